@@ -1,0 +1,1 @@
+"""All that knows vLLM's formats: series names, exposition text, log lines. Pure; no I/O and no clock."""
