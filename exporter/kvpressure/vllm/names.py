@@ -130,6 +130,8 @@ GAPS = Family(
 PROMPT_LENGTHS = Family("prompt_lengths", "histogram", (Alias("request_prompt_tokens", "V0 all, V1 0.7.3+"),))
 OUTPUT_LENGTHS = Family("output_lengths", "histogram", (Alias("request_generation_tokens", "V0 all, V1 0.7.3+"),))
 
+# V1 before 0.8.4 has no `engine` label and is known by this counter, which V0 never had.
+V1_MARKER = Family("v1_marker", "counter", (Alias("gpu_prefix_cache_queries", "V1 0.7.3 to 0.11.2"),))
 CACHE_CONFIG = Family("cache", "info", (Alias("cache_config_info", "V0 all, V1 0.8.0+"),))
 
 FAMILIES: tuple[Family, ...] = (
@@ -153,6 +155,7 @@ FAMILIES: tuple[Family, ...] = (
     GAPS,
     PROMPT_LENGTHS,
     OUTPUT_LENGTHS,
+    V1_MARKER,
     CACHE_CONFIG,
 )
 """Everything the sampler reads; any other series is skipped without being looked at twice."""
@@ -161,6 +164,3 @@ MODEL_LABEL = "model_name"
 ENGINE_LABEL = "engine"
 PID_LABEL = "pid"
 """A gauge without a multiprocess mode appears once per API server process (0.9.2 to 0.11.0): take the maximum."""
-
-V1_MARKER = "gpu_prefix_cache_queries"
-"""V1 before 0.8.4 has no `engine` label and is known by this counter, which V0 never had."""

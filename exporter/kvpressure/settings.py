@@ -1,0 +1,190 @@
+"""One setting: its default, help text, kind and bounds, and how a text or YAML value becomes it."""
+
+import dataclasses
+import math
+import re
+from dataclasses import field
+from typing import Any
+from urllib.parse import urlsplit
+
+_LONGEST_SHOWN = 80
+_HIGHEST_PORT = 65535
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; the message is one sentence that names it and says what to do."""
+
+
+def setting(
+    default: Any,  # noqa: ANN401  # the field's own annotation gives the type
+    text: str,
+    kind: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+) -> Any:  # noqa: ANN401
+    """A dataclass field that also knows its help text, its kind and its bounds."""
+    return field(default=default, metadata={"help": text, "kind": kind, "low": low, "high": high})
+
+
+def parse(what: dataclasses.Field[Any], given: object, where: str) -> Any:  # noqa: ANN401
+    """
+    The value of a setting, from text or YAML.
+
+    Raises:
+        ConfigError: it is not of the setting's kind, or out of its bounds; the sentence starts with `where`.
+    """
+    kind = what.metadata["kind"]
+    try:
+        value = _PARSERS[kind](given)
+    except (TypeError, ValueError) as fault:
+        raise ConfigError(f"{where}: {shown(given)} is not {_KINDS[kind]}") from fault
+    low, high = what.metadata["low"], what.metadata["high"]
+    if low is not None and value < low:
+        raise ConfigError(f"{where}: {shown(given)} is too small; the least is {low:g}")
+    if high is not None and value > high:
+        raise ConfigError(f"{where}: {shown(given)} is too large; the most is {high:g}")
+    return value
+
+
+def shown(given: object) -> str:
+    """A value as the user wrote it, cut to a length that fits into a sentence."""
+    text = given if isinstance(given, str) else type(given).__name__ if isinstance(given, dict | list) else str(given)
+    return repr(text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "...")
+
+
+def duration(text: str) -> float:
+    """
+    Seconds in a duration as Prometheus writes it ("1s", "500ms", "1m30s"), or in a bare number.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    units = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    if re.fullmatch(r"[0-9]*\.?[0-9]+", text):
+        return float(text)
+    parts = re.findall(r"([0-9]*\.?[0-9]+)(ms|s|m|h|d)", text)
+    if not parts or "".join(n + u for n, u in parts) != text:
+        raise ValueError(text)
+    return sum(float(n) * units[u] for n, u in parts)
+
+
+def _text(given: object) -> str:
+    if not isinstance(given, str):
+        raise TypeError
+    return given
+
+
+def _number(given: object) -> float:
+    if isinstance(given, bool) or not isinstance(given, str | int | float):
+        raise TypeError
+    value = float(given)
+    if not math.isfinite(value):
+        raise ValueError
+    return value
+
+
+def _count(given: object) -> int:
+    value = _number(given)
+    if value != int(value):
+        raise ValueError
+    return int(value)
+
+
+def _duration(given: object) -> float:
+    return duration(given) if isinstance(given, str) else _number(given)
+
+
+def _switch(given: object) -> bool:
+    if isinstance(given, bool):
+        return given
+    return {"true": True, "false": False}[_text(given)] if given in ("true", "false") else _raise()
+
+
+def _raise() -> Any:  # noqa: ANN401
+    raise ValueError
+
+
+def _url(given: object) -> str:
+    text = _text(given)
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or re.search(r"\s", text):
+        raise ValueError
+    _ = parts.port  # raises ValueError where it is no port number
+    return text if parts.path not in ("", "/") else f"{parts.scheme}://{parts.netloc}/metrics"
+
+
+def _headers(given: object) -> tuple[str, ...]:
+    lines = tuple(_text(line) for line in ([given] if isinstance(given, str) else given))  # type: ignore[attr-defined]
+    for line in lines:
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: ?[\t\x20-\x7e]*", line):
+            raise ValueError
+    return lines
+
+
+def _addresses(given: object) -> tuple[str, ...]:
+    lines = tuple(_text(line) for line in ([given] if isinstance(given, str) else given))  # type: ignore[attr-defined]
+    for line in lines:
+        split_address(line)
+    if not lines:
+        raise ValueError
+    return lines
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """
+    Host (empty for every interface) and port of "host:port", ":port" or "[::1]:port".
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    parts = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\[\]\s]*)):([0-9]{1,5})", text)
+    if parts is None or int(parts[3]) > _HIGHEST_PORT:
+        raise ValueError
+    return parts[1] or parts[2] or "", int(parts[3])
+
+
+def _path(given: object) -> str:
+    text = _text(given)
+    if not re.fullmatch(r"/[A-Za-z0-9_./-]*[A-Za-z0-9_-]", text) or text.startswith(("/-/", "/api/")):
+        raise ValueError
+    return text
+
+
+def _one_of(*allowed: str) -> Any:  # noqa: ANN401
+    def parse(given: object) -> str:
+        if given not in allowed:
+            raise ValueError
+        return str(given)
+
+    return parse
+
+
+_PARSERS: dict[str, Any] = {
+    "url": _url,
+    "text": _text,
+    "number": _number,
+    "ratio": _number,
+    "count": _count,
+    "duration": _duration,
+    "switch": _switch,
+    "headers": _headers,
+    "addresses": _addresses,
+    "path": _path,
+    "level": _one_of("debug", "info", "warn", "error"),
+    "format": _one_of("logfmt", "json"),
+}
+_KINDS = {
+    "url": "a URL like http://127.0.0.1:8000/metrics (http or https, no user name in it)",
+    "text": "text",
+    "number": "a number",
+    "ratio": "a number",
+    "count": "a whole number",
+    "duration": 'a duration like "1s", "500ms" or "5m"',
+    "switch": "true or false",
+    "headers": 'a header like "Name: value"',
+    "addresses": 'an address like ":10938" or "127.0.0.1:10938"',
+    "path": "a path like /metrics (not under /-/ or /api/)",
+    "level": "one of debug, info, warn, error",
+    "format": "logfmt or json",
+}

@@ -1,0 +1,157 @@
+"""Where one engine's values stand among the series of an exposition, and how they become fields of a reading."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from kvpressure.vllm import names
+from kvpressure.vllm.reading import Cache, EngineReading, Era, Histogram
+from kvpressure.vllm.spellings import Spelling
+
+Values = list[float | None]
+"""The values of one exposition, by slot; None where the series is not in it."""
+
+
+V_co = TypeVar("V_co", covariant=True)
+
+
+class _HasValue(Protocol[V_co]):
+    def value(self, values: Values, problems: Counter[str], /) -> V_co | None: ...
+
+
+@dataclass(slots=True)
+class Cell:
+    """One value: the slots of the series that give it, and whether they are copies per API server process."""
+
+    slots: list[int] = field(default_factory=list)
+    per_process: bool = True
+
+    def value(self, values: Values, problems: Counter[str]) -> float | None:
+        """The value, the maximum over processes; where other series claim the same place, the first."""
+        if len(self.slots) == 1:
+            return values[self.slots[0]]
+        found = [value for slot in self.slots if (value := values[slot]) is not None]
+        if not found:
+            return None
+        if len(found) > 1 and not self.per_process:
+            problems["duplicate_series"] += len(found) - 1
+            return found[0]
+        return max(found)
+
+
+@dataclass(slots=True)
+class HistogramCells:
+    """The series of one histogram under one spelling."""
+
+    buckets: dict[float, Cell] = field(default_factory=dict)
+    sum: Cell = field(default_factory=Cell)
+    count: Cell = field(default_factory=Cell)
+    edges: tuple[float, ...] = ()
+
+    def value(self, values: Values, problems: Counter[str]) -> Histogram | None:
+        """The histogram, or None where it is absent or not whole: a part of one would give a wrong quantile."""
+        if not self.edges:
+            self.edges = tuple(sorted(self.buckets))
+        edges, counts = [], []
+        for edge in self.edges:
+            cell = self.buckets[edge]
+            count = values[cell.slots[0]] if len(cell.slots) == 1 else cell.value(values, problems)
+            # An edge can go away: the user may set other ones with a restart.
+            if count is not None:
+                edges.append(edge)
+                counts.append(count)
+        if not counts:
+            return None
+        total = self.sum.value(values, problems)
+        if edges[-1] != math.inf or total is None or any(a > b for a, b in itertools.pairwise(counts)):
+            problems["broken_histogram"] += 1
+            return None
+        return Histogram(self.edges if len(edges) == len(self.edges) else tuple(edges), tuple(counts), total)
+
+
+@dataclass(slots=True)
+class EngineCells:
+    """All that is read of one engine. The inner lists are by rank of the spelling, the preferred one first."""
+
+    scalars: dict[str, list[Cell]] = field(default_factory=dict)
+    splits: dict[str, dict[str, Cell]] = field(default_factory=dict)
+    histograms: dict[str, list[HistogramCells]] = field(default_factory=dict)
+    labelled: bool = False
+    ray: bool = False
+
+    def cell(self, spelling: Spelling, name: str, labels: dict[str, str]) -> Cell | None:
+        """The cell that a series fills, or None where a bucket has no readable edge."""
+        family = spelling.family
+        self.labelled |= names.ENGINE_LABEL in labels
+        self.ray |= name.startswith(names.RAY_PREFIX)
+        if family.kind == "histogram":
+            cells = self.histograms.setdefault(family.field, [HistogramCells() for _ in family.aliases])[spelling.rank]
+            if spelling.part != "bucket":
+                return cells.sum if spelling.part == "sum" else cells.count
+            try:
+                edge = float(labels["le"])
+            except (KeyError, ValueError):
+                return None
+            cells.edges = ()
+            return cells.buckets.setdefault(edge, Cell())
+        if family.split:
+            return self.splits.setdefault(family.field, {}).setdefault(labels.get(family.split, ""), Cell())
+        return self.scalars.setdefault(family.field, [Cell() for _ in family.aliases])[spelling.rank]
+
+    def reading(
+        self, values: Values, problems: Counter[str], *, cache: Cache | None, openmetrics: bool
+    ) -> EngineReading | None:
+        """The engine's reading, or None where this exposition does not speak of it."""
+        scalars = _first_present(self.scalars, values, problems)
+        histograms = _first_present(self.histograms, values, problems)
+        finished = {
+            reason: value
+            for reason, cell in self.splits.get(names.FINISHED.field, {}).items()
+            if (value := cell.value(values, problems)) is not None
+        }
+        if not scalars and not histograms and not finished:
+            return None
+        v1_marker = scalars.pop(names.V1_MARKER.field, None)
+        era = self._era(scalars, v1_marker, rust=openmetrics and cache is None)
+        known = names.RUNNING.field in scalars
+        usage = names.KV_USAGE.field
+        if usage in scalars:
+            scalars[usage] = min(1.0, scalars[usage])
+        if known and era in ("Ray", "Rust"):
+            # Both create a counter with its first increase: without one there was no preemption.
+            scalars.setdefault(names.PREEMPTIONS.field, 0.0)
+        lazy = known and era != "V1"
+        return EngineReading(
+            era=era,
+            cache=cache,
+            finished=finished if finished or lazy else None,
+            **scalars,  # type: ignore[arg-type]  # the field names come from names.FAMILIES; a test compares them
+            **histograms,  # type: ignore[arg-type]
+        )
+
+    def _era(self, scalars: dict[str, float], v1_marker: float | None, *, rust: bool) -> Era:
+        if self.ray:
+            return "Ray"
+        if rust:
+            return "Rust"
+        # V0 never had an engine label; V1 got it in 0.8.4, and the preemption counter in 0.8.0.
+        if self.labelled or v1_marker is not None or names.PREEMPTIONS.field not in scalars:
+            return "V1"
+        return "V0"
+
+
+def _first_present(
+    table: Mapping[str, Sequence["_HasValue[V_co]"]], values: Values, problems: Counter[str]
+) -> dict[str, V_co]:
+    """Of each field the best spelling that is present."""
+    found: dict[str, V_co] = {}
+    for name, ranks in table.items():
+        for cells in ranks:
+            value = cells.value(values, problems)
+            if value is not None:
+                found[name] = value
+                break
+    return found
