@@ -12,8 +12,11 @@ from kvpressure.vllm.reading import Cache, EngineReading, Era, Histogram
 from kvpressure.vllm.spellings import Spelling
 
 Values = list[float | None]
-"""The values of one exposition, by slot; None where the series is not in it."""
+"""The values of one exposition, by slot: None where the series is not in it, NaN where its value cannot be used."""
 
+
+UNREADABLE = Histogram((math.inf,), (math.nan,), math.nan)
+"""Stands for a histogram that is in the exposition and cannot be used."""
 
 V_co = TypeVar("V_co", covariant=True)
 
@@ -39,7 +42,7 @@ class Cell:
         if len(found) > 1 and not self.per_process:
             problems["duplicate_series"] += len(found) - 1
             return found[0]
-        return max(found)
+        return max((value for value in found if not math.isnan(value)), default=math.nan)
 
 
 @dataclass(slots=True)
@@ -52,7 +55,7 @@ class HistogramCells:
     edges: tuple[float, ...] = ()
 
     def value(self, values: Values, problems: Counter[str]) -> Histogram | None:
-        """The histogram, or None where it is absent or not whole: a part of one would give a wrong quantile."""
+        """The histogram; None where it is absent, ``UNREADABLE`` where it is not whole: quantiles would be wrong."""
         if not self.edges:
             self.edges = tuple(sorted(self.buckets))
         edges, counts = [], []
@@ -66,9 +69,10 @@ class HistogramCells:
         if not counts:
             return None
         total = self.sum.value(values, problems)
-        if edges[-1] != math.inf or total is None or any(a > b for a, b in itertools.pairwise(counts)):
+        rising = all(a <= b for a, b in itertools.pairwise(counts))  # false where one is NaN
+        if edges[-1] != math.inf or total is None or math.isnan(total) or not rising:
             problems["broken_histogram"] += 1
-            return None
+            return UNREADABLE
         return Histogram(self.edges if len(edges) == len(self.edges) else tuple(edges), tuple(counts), total)
 
 
@@ -114,33 +118,42 @@ class EngineCells:
         }
         if not scalars and not histograms and not finished:
             return None
+        unreadable = {name for name, value in scalars.items() if math.isnan(value)}
+        unreadable |= {name for name, value in histograms.items() if value is UNREADABLE}
+        if any(math.isnan(value) for value in finished.values()):
+            # The sum over reasons would be wrong: none of them is used.
+            unreadable.add(names.FINISHED.field)
+            finished = {}
+        for name in unreadable:
+            scalars.pop(name, None)
+            histograms.pop(name, None)
         v1_marker = scalars.pop(names.V1_MARKER.field, None)
-        era = self._era(scalars, v1_marker, rust=openmetrics and cache is None)
+        era = self._era(scalars, v1_marker, unreadable, rust=openmetrics and cache is None)
         known = names.RUNNING.field in scalars
         usage = names.KV_USAGE.field
         if usage in scalars:
             scalars[usage] = min(1.0, scalars[usage])
-        if known and era in ("Ray", "Rust"):
+        if known and era in ("Ray", "Rust") and names.PREEMPTIONS.field not in unreadable:
             # Both create a counter with its first increase: without one there was no preemption.
             scalars.setdefault(names.PREEMPTIONS.field, 0.0)
-        lazy = known and era != "V1"
+        lazy = known and era != "V1" and names.FINISHED.field not in unreadable
         return EngineReading(
             era=era,
             cache=cache,
             finished=finished if finished or lazy else None,
+            unreadable=frozenset(unreadable),
             **scalars,  # type: ignore[arg-type]  # the field names come from names.FAMILIES; a test compares them
             **histograms,  # type: ignore[arg-type]
         )
 
-    def _era(self, scalars: dict[str, float], v1_marker: float | None, *, rust: bool) -> Era:
+    def _era(self, scalars: dict[str, float], v1_marker: float | None, unreadable: set[str], *, rust: bool) -> Era:
         if self.ray:
             return "Ray"
         if rust:
             return "Rust"
         # V0 never had an engine label; V1 got it in 0.8.4, and the preemption counter in 0.8.0.
-        if self.labelled or v1_marker is not None or names.PREEMPTIONS.field not in scalars:
-            return "V1"
-        return "V0"
+        counted = names.PREEMPTIONS.field in scalars or names.PREEMPTIONS.field in unreadable
+        return "V1" if self.labelled or v1_marker is not None or not counted else "V0"
 
 
 def _first_present(

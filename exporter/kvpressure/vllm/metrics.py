@@ -77,10 +77,10 @@ class ExpositionReader:
                 value = _number(raw)
                 if value is None:
                     problems["bad_value"] += 1
-                elif values[slot] is not None:
+                if values[slot] is not None:
                     problems["duplicate_series"] += 1
                 else:
-                    values[slot] = value
+                    values[slot] = math.nan if value is None else value
             samples += slot != _COMMENT
         return samples
 

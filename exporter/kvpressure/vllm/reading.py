@@ -90,6 +90,8 @@ class EngineReading:
     prompt_lengths: Histogram | None = None
     output_lengths: Histogram | None = None
     cache: Cache | None = None
+    unreadable: frozenset[str] = frozenset()
+    """Fields that are in the exposition with a value that cannot be used, such as NaN."""
 
     @property
     def capacity_tokens(self) -> float | None:

@@ -1,0 +1,90 @@
+"""
+Reset-corrected increases of counters and histograms.
+
+A counter that went down was reset, and its new value is the increase, as in PromQL. Each counter is judged by
+itself: vLLM can rebuild some series without a restart. The buckets of one histogram are judged together, because
+buckets reset one by one would not be a histogram any more.
+"""
+
+from array import array
+
+from kvpressure.derive.windows import Buckets
+from kvpressure.vllm.reading import Histogram
+
+
+class Increase:
+    """
+    What one counter gained since the first value given, over all of its resets.
+
+    Args:
+        first: the value to count from: the first one read, or 0 for a series that appears on an engine already read.
+    """
+
+    __slots__ = ("_last", "resets", "total")
+
+    def __init__(self, first: float) -> None:
+        self._last = first
+        self.total = 0.0
+        self.resets = 0
+
+    def add(self, value: float) -> float:
+        """Take the counter's next value; the increase since the last one."""
+        gained = value - self._last
+        if gained < 0.0:
+            gained = value
+            self.resets += 1
+        self._last = value
+        if gained:
+            self.total += gained
+        return gained
+
+
+class HistogramIncrease:
+    """
+    What one histogram gained since the first one given, over all of its resets.
+
+    Edges can change with a restart of vLLM: then the totals' `epoch` rises and their `counts` start again, while
+    `count` and `sum` go on.
+
+    Args:
+        first: the histogram to count from, or None for one that appears on an engine already read.
+    """
+
+    __slots__ = ("_edges", "_last", "resets", "total")
+
+    def __init__(self, first: Histogram | None) -> None:
+        self._last = first
+        self._edges = first.edges if first else ()
+        self.total = Buckets(counts=array("d", bytes(8 * len(self._edges))))
+        self.resets = 0
+
+    def add(self, histogram: Histogram) -> None:
+        """Take the histogram's next state."""
+        last, total = self._last, self.total
+        self._last = histogram
+        if last is not None and histogram.counts == last.counts and histogram.edges == last.edges:
+            return
+        self.resets += last is not None and _was_reset(last, histogram)
+        if histogram.edges != self._edges:
+            self._edges = histogram.edges
+            epoch, counts = total.epoch + 1, array("d", histogram.counts)
+        else:
+            epoch = total.epoch
+            counts = array("d", map(float.__add__, total.counts, _gained(last, histogram)))
+        if last is None or _was_reset(last, histogram):
+            count, summed = histogram.count, histogram.sum
+        else:
+            count, summed = histogram.count - last.count, max(0.0, histogram.sum - last.sum)
+        self.total = Buckets(epoch, counts, total.count + count, total.sum + summed)
+
+
+def _gained(last: Histogram | None, now: Histogram) -> tuple[float, ...] | list[float]:
+    """What the buckets gained; both have the same edges."""
+    if last is None or _was_reset(last, now):
+        return now.counts
+    return [new - old for new, old in zip(now.counts, last.counts, strict=True)]
+
+
+def _was_reset(last: Histogram, now: Histogram) -> bool:
+    """Whether the histogram started again: other edges, or any bucket that went down."""
+    return now.edges != last.edges or any(new < old for new, old in zip(now.counts, last.counts, strict=True))
