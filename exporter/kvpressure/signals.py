@@ -14,7 +14,9 @@ PREFIX = "kvpressure_"
 Kind = Literal["counter", "gauge", "summary"]
 Scope = Literal["engine", "exporter"]
 
-ENGINE_LABELS = ("model_name", "engine")
+MODEL_LABEL = "model_name"
+ENGINE_LABEL = "engine"
+ENGINE_LABELS = (MODEL_LABEL, ENGINE_LABEL)
 WINDOWS = (("1m", 60.0), ("5m", 300.0), ("15m", 900.0))
 """The values of the label `window`, with their length in seconds."""
 
@@ -22,7 +24,7 @@ REGIMES = ("calm", "onset", "churn", "unknown")
 VERDICTS = ("healthy", "kv_memory", "concurrency_cap", "stall_elsewhere", "unknown")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Signal:
     """
     One metric family.

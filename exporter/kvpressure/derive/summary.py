@@ -1,4 +1,6 @@
-"""How a snapshot is taken of an engine's state: windows, evidence and gauges at one moment."""
+"""How a snapshot is made of an engine's state: counters, gauges, windows and the verdict's evidence at one moment."""
+
+from dataclasses import dataclass
 
 from kvpressure.derive import capacity
 from kvpressure.derive.quantile import count_above, histogram_quantile
@@ -14,110 +16,137 @@ _P99 = 0.99
 _TWO_READINGS = 2
 
 
-def summarise(state: EngineState, t: float, *, fresh: bool) -> EngineSnapshot:
-    """Everything that is known of an engine at `t`; only what was counted where it is not `fresh`."""
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """What a snapshot is taken of."""
+
+    state: EngineState
+    reading: EngineReading
+    t: float
+    prompt: capacity.Lengths | None
+    output: capacity.Lengths | None
+
+    def seats(self, prompt_tokens: float | None, output_tokens: float | None) -> float | None:
+        return capacity.seats(self.reading.capacity_tokens, prompt_tokens, output_tokens)
+
+
+def summarise(state: EngineState, t: float, *, fresh: bool, whole: bool = False) -> EngineSnapshot:
+    """
+    Everything that is known of an engine at `t`.
+
+    Where the last reading is not `fresh`, only what was counted and its last era are known. Windows, regime and
+    verdict need two readings. With `whole` there is one window more, over everything since the first reading.
+    """
     reading = state.reading
     if reading is None:
         raise ValueError("there is nothing to say of an engine before its first reading")
-    regime = _regime(state, reading, t, fresh=fresh)
-    evidence = _evidence(state, reading, t, regime) if _can_judge(state, reading, fresh=fresh) else None
-    gauges = _gauges(state, reading, t) if fresh else {}
-    model_name, label = state.key
+    moment = _Moment(state, reading, t, state.prompt_lengths_at(t, reading), state.output_lengths_at(t, reading))
+    settled = fresh and state.readings >= _TWO_READINGS
+    windows = _windows(moment, whole=whole) if settled else ()
+    regime = _regime(moment) if settled else "unknown"
+    evidence = _evidence(moment, regime) if settled and _can_judge(reading) else None
+    gauges = _gauges(moment) if fresh else {}
+    model_name, engine = state.key
     return EngineSnapshot(
         model_name=model_name,
-        engine=label,
+        engine=engine,
         era=reading.era,
         regime=regime,
         verdict=verdict(evidence, state.config.verdict) if evidence else "unknown",
         evidence=evidence,
-        windows=_windows(state, reading, t) if fresh and state.readings >= _TWO_READINGS else (),
-        **_counted(state),  # type: ignore[arg-type]
+        windows=windows,
+        **_counted(moment),  # type: ignore[arg-type]  # the keys are the snapshot's own fields
         **gauges,  # type: ignore[arg-type]
     )
 
 
-def window(state: EngineState, reading: EngineReading, label: str, now: Totals, then: Totals) -> WindowSnapshot:
-    """What lies between two totals."""
-    preempted = now.preemptions - then.preemptions
-    served = None if reading.running is None or reading.finished is None else now.finished - then.finished
-    if served is not None and reading.running is not None:
-        served += reading.running
-    gaps, quantile, long_gaps = reading.gaps, None, 0.0
-    if gaps is not None:
-        counts = now.gaps.since(then.gaps)
-        if counts and len(counts) == len(gaps.edges):
-            quantile = histogram_quantile(_P99, gaps.edges, counts)
-            long_gaps = count_above(state.config.stream.pause_threshold, gaps.edges, counts)
+def between(reading: EngineReading, then: Totals, now: Totals, pause: float, label: str) -> WindowSnapshot:
+    """
+    What lies between two totals.
+
+    Args:
+        reading: the last reading, whose running requests count as served.
+        then: the totals at the window's start.
+        now: the totals at its end.
+        pause: the pause threshold in seconds.
+        label: the value of the label `window`.
+    """
+    served = None
+    if reading.running is not None and reading.finished is not None:
+        served = now.finished - then.finished + reading.running
+    p99 = long_gaps = preempted = None
+    if reading.preemptions is not None:
+        preempted = now.preemptions - then.preemptions
+    if reading.gaps is not None:
+        edges, counts = reading.gaps.edges, now.gaps.since(then.gaps)
+        p99 = histogram_quantile(_P99, edges, counts)
+        long_gaps = count_above(pause, edges, counts)
     return WindowSnapshot(
         window=label,
-        preemptions_per_thousand=_per_thousand(preempted, served) if reading.preemptions is not None else None,
+        preemptions_per_thousand=_per_thousand(preempted, served),
         pinned_ratio=_ratio(now.pinned - then.pinned, now.observed - then.observed),
         blocked_ratio=_ratio(now.blocked - then.blocked, now.blockable - then.blockable),
-        gap_p99_seconds=quantile,
-        long_gaps_per_thousand=_per_thousand(long_gaps, served) if gaps is not None else None,
+        gap_p99_seconds=p99,
+        long_gaps_per_thousand=_per_thousand(long_gaps, served),
     )
 
 
-def _windows(state: EngineState, reading: EngineReading, t: float) -> tuple[WindowSnapshot, ...]:
-    now = state.history.last
-    return tuple(window(state, reading, label, now, state.history.at(t - seconds)) for label, seconds in WINDOWS)
+def _windows(moment: _Moment, *, whole: bool) -> tuple[WindowSnapshot, ...]:
+    history, pause = moment.state.history, moment.state.config.stream.pause_threshold
+    starts = [(label, history.at(moment.t - seconds)) for label, seconds in WINDOWS]
+    if whole:
+        starts.append(("whole", Totals()))
+    return tuple(between(moment.reading, then, history.last, pause, label) for label, then in starts)
 
 
-def _per_thousand(count: float, served: float | None) -> float | None:
+def _per_thousand(count: float | None, served: float | None) -> float | None:
     """Per thousand requests served; absent where nothing was served and nothing counted."""
-    if served is None or (served == 0.0 and count == 0.0):
+    if count is None or served is None or (served == 0.0 and count == 0.0):
         return None
     return 1000.0 * count / max(1.0, served)
 
 
 def _ratio(part: float, whole: float) -> float | None:
-    # Sums of many intervals: the difference of two can leave the range by a rounding error.
+    # Each is a difference of two long sums, so a rounding error can leave the range.
     return min(1.0, max(0.0, part / whole)) if whole > 0.0 else None
 
 
-def _regime(state: EngineState, reading: EngineReading, t: float, *, fresh: bool) -> Regime:
-    if not fresh or state.readings < _TWO_READINGS or reading.asleep or reading.preemptions is None:
+def _regime(moment: _Moment) -> Regime:
+    if moment.reading.asleep or moment.reading.preemptions is None:
         return "unknown"
-    return state.regime.at(t)
+    return moment.state.regime.at(moment.t)
 
 
-def _can_judge(state: EngineState, reading: EngineReading, *, fresh: bool) -> bool:
-    seen = fresh and state.readings >= _TWO_READINGS and not reading.asleep
-    return seen and reading.kv_usage is not None and reading.running is not None and reading.waiting is not None
+def _can_judge(reading: EngineReading) -> bool:
+    return not reading.asleep and None not in (reading.kv_usage, reading.running, reading.waiting)
 
 
-def _evidence(state: EngineState, reading: EngineReading, t: float, regime: Regime) -> Evidence:
-    now, then = state.history.last, state.history.at(t - state.config.verdict.window)
-    recent = window(state, reading, "", now, then)
-    prompt, output = state.prompt_lengths_at(t, reading), state.output_lengths_at(t, reading)
+def _evidence(moment: _Moment, regime: Regime) -> Evidence:
+    state, prompt, output = moment.state, moment.prompt, moment.output
+    now, then = state.history.last, state.history.at(moment.t - state.config.verdict.window)
+    recent = between(moment.reading, then, now, state.config.stream.pause_threshold, "")
     return Evidence(
         regime=regime,
         preempted=max(now.preemptions - then.preemptions, now.inferred - then.inferred),
         blocked_ratio=recent.blocked_ratio,
         stalled_seconds=now.stalled - then.stalled,
-        long_gaps=recent.long_gaps_per_thousand,
-        queue=state.queue.facts(t),
-        seats=capacity.seats(reading.capacity_tokens, prompt.mean if prompt else None, output.mean if output else None),
+        long_gaps_per_thousand=recent.long_gaps_per_thousand,
+        queue=state.queue.facts(moment.t),
+        seats=moment.seats(prompt.mean if prompt else None, output.mean if output else None),
     )
 
 
-def _gauges(state: EngineState, reading: EngineReading, t: float) -> dict[str, object]:
+def _gauges(moment: _Moment) -> dict[str, object]:
     """What the last reading says of the present."""
-    prompt, output = state.prompt_lengths_at(t, reading), state.output_lengths_at(t, reading)
-    fits = {}
+    reading, prompt, output = moment.reading, moment.prompt, moment.output
+    fits: dict[str, float | None] = {}
     if prompt and output:
-        for footprint, prompt_tokens, output_tokens in (
-            ("mean", prompt.mean, output.mean),
-            ("p95", prompt.p95, output.p95),
-        ):
-            seats = capacity.seats(reading.capacity_tokens, prompt_tokens, output_tokens)
-            if seats is not None:
-                fits[footprint] = seats
+        fits = {"mean": moment.seats(prompt.mean, output.mean), "p95": moment.seats(prompt.p95, output.p95)}
     return {
         "kv_usage": reading.kv_usage,
         "cpu_kv_usage": reading.cpu_kv_usage,
         "kv_capacity_tokens": reading.capacity_tokens,
-        "kv_capacity_requests": fits,
+        "kv_capacity_requests": {name: value for name, value in fits.items() if value is not None},
         "kv_resident_tokens": capacity.resident_tokens(reading),
         "running": reading.running,
         "waiting": reading.waiting,
@@ -128,18 +157,16 @@ def _gauges(state: EngineState, reading: EngineReading, t: float) -> dict[str, o
     }
 
 
-def _counted(state: EngineState) -> dict[str, object]:
+def _counted(moment: _Moment) -> dict[str, object]:
     """What was witnessed; it stays true when vLLM is down."""
-    totals = state.history.last
+    state, totals = moment.state, moment.state.history.last
     counters = {name: increase.total for name, increase in state.counters.items()}
     preemptions = counters.get("preemptions")
-    asked = counters.get("external_queries") or (state.reading.external_queries if state.reading else None)
+    connector = moment.reading.external_queries or counters.get("external_queries")
     return {
         "preemptions": preemptions,
         "preemptions_inferred": totals.inferred if state.can_infer else None,
-        "recomputed_tokens_estimate": state.recomputed
-        if preemptions is not None and state.resident is not None
-        else None,
+        "recomputed_tokens_estimate": state.recomputed if preemptions is not None and state.resident else None,
         "finished": {reason: increase.total for reason, increase in state.finished.items()} or None,
         "generation_tokens": counters.get("generation_tokens"),
         "prompt_lengths": _lengths(state, "prompt_lengths"),
@@ -149,7 +176,7 @@ def _counted(state: EngineState) -> dict[str, object]:
         "kv_blocked_seconds": totals.blocked if state.blocked_known else None,
         "offload_bytes": _directions(counters, "offload_loaded_bytes", "offload_stored_bytes"),
         "offload_seconds": _directions(counters, "offload_load_seconds", "offload_store_seconds"),
-        "offload_hit_tokens": counters.get("external_hits") if asked else None,
+        "offload_hit_tokens": counters.get("external_hits") if connector else None,
         "resets": float(state.resets),
     }
 

@@ -96,13 +96,23 @@ class Target:
 
     def snapshot(self, t: float) -> Snapshot:
         """Everything that is known at `t`, which is not before the last sample."""
-        t += self._offset
+        return self.snapshot_at(t + self._offset)
+
+    def snapshot_at(self, t: float, *, whole: bool = False) -> Snapshot:
+        """
+        Everything that is known at `t`, a time that `time_of` gave, or one after it.
+
+        Args:
+            t: the moment.
+            whole: add a window "whole", over everything since the first reading.
+        """
         fresh = self._fresh(t)
         return Snapshot(
             t=t,
             up=self._up,
             engines=tuple(
-                summarise(state, t, fresh=fresh and state.present) for _, state in sorted(self._states.items())
+                summarise(state, t, fresh=fresh and state.present, whole=whole)
+                for _, state in sorted(self._states.items())
             ),
             unavailable=self._unavailable,
             samples=self._samples,
@@ -112,6 +122,11 @@ class Target:
             interval=self.interval,
             last_good=self._last_good,
         )
+
+    def time_of(self, t: float) -> float:
+        """When a sample at `t` counts as taken: at `t`, or an interval after the last one where the clock went back."""
+        t += self._offset
+        return t if self._last_t is None or t > self._last_t else self._last_t + self.interval
 
     def _fresh(self, t: float) -> bool:
         """
@@ -127,14 +142,13 @@ class Target:
         return age <= patience if not self._up else age <= patience + self._config.vllm.timeout
 
     def _forward(self, t: float) -> float:
-        """The time of a sample, always after the one before."""
-        t += self._offset
-        if self._last_t is not None and t <= self._last_t:
+        """The time of the next sample, always after the one before."""
+        taken = self.time_of(t)
+        if taken != t + self._offset:
             self._errors["clock_stepped_back"] += 1
-            self._offset += self._last_t + self.interval - t
-            t = self._last_t + self.interval
-        self._last_t = t
-        return t
+            self._offset = taken - t
+        self._last_t = taken
+        return taken
 
     def _forget(self, t: float, present: object) -> None:
         """Let go of engines that are no longer exposed."""

@@ -35,7 +35,7 @@ class Evidence:
         preempted: preemptions, counted or inferred, whichever are more.
         blocked_ratio: share of time KV-blocked.
         stalled_seconds: time during which an engine with running streams gave no token.
-        long_gaps: gaps over the pause threshold per thousand requests served.
+        long_gaps_per_thousand: gaps over the pause threshold per thousand requests served.
         queue: the queue and the running batch.
         seats: requests that the cache seats at their mean length.
     """
@@ -44,7 +44,7 @@ class Evidence:
     preempted: float
     blocked_ratio: float | None
     stalled_seconds: float
-    long_gaps: float | None
+    long_gaps_per_thousand: float | None
     queue: QueueFacts
     seats: float | None
 
@@ -54,7 +54,7 @@ def verdict(evidence: Evidence, config: VerdictConfig) -> Verdict:
     blocked = evidence.blocked_ratio is not None and evidence.blocked_ratio >= config.blocked_ratio
     if evidence.regime == "churn" or blocked:
         return "kv_memory"
-    paused = evidence.stalled_seconds > 0.0 or (evidence.long_gaps or 0.0) >= config.long_gaps
+    paused = evidence.stalled_seconds > 0.0 or (evidence.long_gaps_per_thousand or 0.0) >= config.long_gaps
     if paused and not evidence.preempted:
         return "stall_elsewhere"
     if not evidence.preempted and _capped(evidence, config):

@@ -1,0 +1,205 @@
+"""`kvpressure check`: one look at a vLLM, by requests, as two tables and what to change."""
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import requests
+
+from kvpressure import tables
+from kvpressure.config import Config, VllmConfig
+from kvpressure.derive.target import unavailable
+from kvpressure.settings import ConfigError
+from kvpressure.signals import CATALOGUE
+from kvpressure.vllm import advice
+from kvpressure.vllm.metrics import ExpositionReader
+from kvpressure.vllm.reading import EngineKey, EngineReading, Exposition, ExpositionError
+
+_ACCEPT = "text/plain;version=0.0.4"
+_CHUNK = 65536
+_VERSION_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """
+    What one look found.
+
+    Args:
+        text: for a person.
+        reached: whether vLLM answered with an exposition.
+        headlines_available: whether every headline signal can be derived.
+    """
+
+    text: str
+    reached: bool
+    headlines_available: bool
+
+
+def look(config: Config) -> Report:
+    """
+    Read vLLM's metrics once and say what can be made of them.
+
+    Raises:
+        ConfigError: a file that the settings name cannot be read, or the settings ask for what this cannot do.
+    """
+    with requests.Session() as session:
+        _prepare(session, config.vllm)
+        try:
+            body, took = _fetch(session, config.vllm)
+        except requests.RequestException as fault:
+            return _unreachable(config.vllm.url, _reason(fault))
+        except _Refused as fault:
+            return _unreachable(config.vllm.url, str(fault))
+        version = _version(session, config.vllm)
+    try:
+        exposition = ExpositionReader().read(body)
+    except ExpositionError as fault:
+        return _unreachable(config.vllm.url, f"{fault}; is this the URL of vLLM's metrics?")
+    return _report(config.vllm.url, exposition, version, took)
+
+
+class _Refused(Exception):  # noqa: N818
+    """An answer that is not the metrics; the message says which."""
+
+
+def _prepare(session: requests.Session, config: VllmConfig) -> None:
+    """Credentials, certificates and headers, as the sampler sends them."""
+    if config.unix_socket:
+        raise ConfigError("vllm.unix-socket: check cannot read over a Unix socket; `kvpressure serve` can")
+    session.trust_env = False
+    session.headers["Accept"] = _ACCEPT
+    for line in config.header:
+        name, _, value = line.partition(":")
+        session.headers[name] = value.strip()
+    if config.bearer_token_file:
+        token = _secret("vllm.bearer-token-file", config.bearer_token_file)
+        session.headers["Authorization"] = f"Bearer {token}"
+    if config.basic_auth_user:
+        password = _secret("vllm.basic-auth-password-file", config.basic_auth_password_file)
+        session.auth = (config.basic_auth_user, password)
+    session.verify = False if config.insecure_skip_verify else config.ca_file or True
+    if config.cert_file:
+        session.cert = (config.cert_file, config.key_file)
+
+
+def _secret(name: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as fault:
+        raise ConfigError(f"{name}: {path} cannot be read: {getattr(fault, 'strerror', 'it is not text')}") from fault
+
+
+def _fetch(session: requests.Session, config: VllmConfig) -> tuple[str, float]:
+    """The body, capped, and the seconds that it took."""
+    start = time.monotonic()
+    with session.get(config.url, timeout=config.timeout, stream=True, allow_redirects=False) as answer:
+        if answer.status_code != requests.codes.ok:
+            raise _Refused(f"it answered with status {answer.status_code}")
+        body = bytearray()
+        for chunk in answer.iter_content(_CHUNK):
+            body += chunk
+            if len(body) > config.max_body_bytes:
+                raise _Refused(f"it answered with more than {config.max_body_bytes} bytes (vllm.max-body-bytes)")
+            if time.monotonic() - start > config.timeout:
+                raise _Refused(f"it took longer than {config.timeout:g} s (vllm.timeout)")
+    return body.decode("utf-8", "replace"), time.monotonic() - start
+
+
+def _version(session: requests.Session, config: VllmConfig) -> str:
+    """vLLM's version from /version; empty where it is not told, as behind Ray."""  # noqa: D403
+    parts = urlsplit(config.url)
+    try:
+        url = f"{parts.scheme}://{parts.netloc}/version"
+        with session.get(url, timeout=config.timeout, stream=True, allow_redirects=False) as answer:
+            text = next(answer.iter_content(_VERSION_BYTES), b"").decode("utf-8", "replace")
+    except requests.RequestException:
+        return ""
+    found = re.search(r'"version"\s*:\s*"([0-9A-Za-z.+_-]{1,64})"', text)
+    return found[1] if found else ""
+
+
+def _reason(fault: requests.RequestException) -> str:
+    """What went wrong, without the request's insides."""
+    if isinstance(fault, requests.exceptions.SSLError):
+        return "TLS failed: the certificate is not trusted, or the server does not speak TLS (vllm.ca-file)"
+    if isinstance(fault, requests.Timeout):
+        return "it did not answer in time (vllm.timeout)"
+    if isinstance(fault, requests.ConnectionError):
+        return "nothing accepts a connection there; is vLLM running, and is the port right?"
+    return "the answer was broken off"
+
+
+def _unreachable(url: str, why: str) -> Report:
+    return Report(f"kvpressure check: {url}: {why}\n", reached=False, headlines_available=False)
+
+
+def _report(url: str, exposition: Exposition, version: str, took: float) -> Report:
+    readings = dict(sorted(exposition.readings.items()))
+    missing = unavailable(list(readings.values()))
+    facts = [("address", url), ("answered in", f"{took * 1000:.0f} ms"), ("vLLM", version or "version not told")]
+    for reason, count in sorted(exposition.problems.items()):
+        facts.append(("skipped", f"{count} {reason}"))
+    for key, reading in readings.items():
+        facts.extend(_facts(key, reading))
+    rows, changes = _signal_rows(readings, missing)
+    parts = [tables.text(("what", "found"), facts), tables.text(("signal", "available", "why not"), rows)]
+    if changes:
+        parts.append("What to change:\n" + "\n".join(f"  * {change}" for change in changes))
+    headlines = not any(signal.headline and signal.name in missing for signal in CATALOGUE)
+    parts.append(
+        "Every headline signal can be derived." if headlines else "Headline signals are missing: see what to change."
+    )
+    return Report("\n\n".join(parts) + "\n", reached=True, headlines_available=headlines)
+
+
+def _facts(key: EngineKey, reading: EngineReading) -> Iterator[tuple[str, str]]:
+    model_name, engine = key
+    name = f"{model_name or '(no name)'}, engine {engine}"
+    capacity = reading.capacity_tokens
+    yield name, f"{_ERAS[reading.era]}{', asleep' if reading.asleep else ''}"
+    yield "  KV capacity", "not told" if capacity is None else f"{tables.number(capacity)} tokens"
+    yield "  preemption", advice.preemption_mode(reading)
+
+
+_ERAS = {
+    "V0": "V0 engine",
+    "V1": "V1 engine",
+    "Ray": "through Ray",
+    "Rust": "V1 engine behind the Rust front end",
+}
+
+
+def _signal_rows(
+    readings: dict[EngineKey, EngineReading], missing: dict[str, tuple[str, ...]]
+) -> tuple[list[tuple[str, str, str]], list[str]]:
+    """A row per signal, and the changes that would make more of them available, each once."""
+    rows: list[tuple[str, str, str]] = []
+    changes: dict[str, None] = {}
+    for signal in CATALOGUE:
+        if signal.scope != "engine" or not signal.needs:
+            continue
+        lacking = missing.get(signal.name, ())
+        if not lacking:
+            rows.append((signal.metric, "yes", ""))
+            continue
+        optional = bool(readings) and all(field in advice.OPTIONAL for field in lacking)
+        whys: dict[str, None] = {}
+        for why, change in _why(readings, lacking):
+            whys[why] = None
+            if change:
+                changes[change] = None
+        rows.append((signal.metric, "-" if optional else "no", "; ".join(whys)))
+    return rows, list(changes)
+
+
+def _why(readings: dict[EngineKey, EngineReading], lacking: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    if not readings:
+        yield advice.NO_SERIES
+    for field in lacking:
+        for reading in readings.values():
+            if getattr(reading, field) is None or field == "cache":
+                yield advice.why_missing(field, reading)

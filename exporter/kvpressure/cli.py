@@ -1,0 +1,231 @@
+"""
+The command line, and the only place where the parts are put together.
+
+Each command imports what it needs when it runs: `serve` never loads the generators, the lab or requests.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from kvpressure import __version__, config, settings
+
+OK, PROBLEM, USAGE = 0, 1, 2
+"""Exit statuses: fine; something was found or failed; the command line or the configuration is wrong."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] in (["-h"], ["--help"]):
+        sys.stdout.write(_overview())
+        return OK
+    if words[:1] == ["--version"]:
+        sys.stdout.write(f"kvpressure {__version__}\n")
+        return OK
+    if not words or words[0].startswith("-"):
+        words.insert(0, "serve")
+    name, *rest = words
+    if name not in _COMMANDS:
+        return _usage(f"kvpressure: there is no command {settings.shown(name)}; there are {', '.join(_COMMANDS)}")
+    command = _COMMANDS[name]
+    parser = _Parser(prog=f"kvpressure {name}", description=command.text, allow_abbrev=False)
+    command.flags(parser)
+    try:
+        return command.run(parser.parse_args(rest))
+    except settings.ConfigError as fault:
+        return _usage(f"kvpressure {name}: {fault}")
+    except BrokenPipeError:
+        # The reader of our output went away, as `head` does.
+        sys.stderr.close()
+        return OK
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence instead of printing the whole usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.exit(_usage(f"{self.prog}: {message}; see {self.prog} --help"))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Command:
+    text: str
+    flags: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def _usage(sentence: str) -> int:
+    sys.stderr.write(sentence + "\n")
+    return USAGE
+
+
+def _overview() -> str:
+    lines = [f"  {name:8s} {command.text}" for name, command in _COMMANDS.items()]
+    return (
+        "usage: kvpressure [command] [flags]\n\n"
+        "Makes vLLM's KV-cache pressure visible to Prometheus.\n\n"
+        + "\n".join(lines)
+        + "\n\nWithout a command it serves. `kvpressure COMMAND --help` lists the flags of one.\n"
+    )
+
+
+# --- flags that are settings -----------------------------------------------------------------------------------
+
+
+def _add_settings(parser: argparse.ArgumentParser, *sections: str) -> None:
+    """A flag for every setting of these sections, and for the file that can hold them."""
+    parser.add_argument("--config.file", dest="config_file", default="", metavar="FILE", help="YAML file of settings")
+    groups = {name: parser.add_argument_group(name, config.SECTIONS[name].__doc__) for name in sections}
+    for name, what in config.settings():
+        section = name.partition(".")[0]
+        if section not in groups:
+            continue
+        text = f"{what.metadata['help']} Default: {_default(what)}".replace("%", "%%")
+        options: dict[str, Any] = {"dest": name, "default": None, "help": text}
+        if what.metadata["kind"] == "switch":
+            options |= {"action": "store_const", "const": True}
+        elif what.metadata["kind"] in ("headers", "addresses"):
+            options |= {"action": "append", "metavar": what.metadata["kind"].upper().rstrip("S")}
+        else:
+            options |= {"metavar": what.metadata["kind"].upper()}
+        groups[section].add_argument(f"--{name}", **options)
+
+
+def _default(what: dataclasses.Field[Any]) -> str:
+    if what.metadata["kind"] == "duration":
+        return f"{what.default:g}s."
+    if isinstance(what.default, tuple):
+        return f"{', '.join(what.default) or 'none'}."
+    if isinstance(what.default, bool):
+        return "on." if what.default else "off."
+    return f"{what.default}." if what.default != "" else "none."
+
+
+def _load(args: argparse.Namespace) -> config.Config:
+    return config.load(args.config_file, {name: getattr(args, name, None) for name, _ in config.settings()})
+
+
+# --- commands ---------------------------------------------------------------------------------------------------
+
+
+def _serve_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config.check", dest="config_check", action="store_true", help="check the settings and exit")
+    parser.add_argument("--version", action="version", version=f"kvpressure {__version__}")
+    _add_settings(parser, *config.SECTIONS)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    loaded = _load(args)
+    from kvpressure import serve  # noqa: PLC0415
+
+    if args.config_check:
+        serve.check(loaded)
+        sys.stdout.write("the configuration is good\n")
+        return OK
+    serve.run(loaded)
+    return OK
+
+
+def _check_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("url", metavar="URL", help="URL of vLLM's metrics, such as http://127.0.0.1:8000/metrics")
+    _add_settings(parser, "vllm")
+
+
+def _check(args: argparse.Namespace) -> int:
+    setattr(args, "vllm.url", args.url)
+    loaded = _load(args)
+    from kvpressure import check  # noqa: PLC0415
+
+    report = check.look(loaded)
+    (sys.stdout if report.reached else sys.stderr).write(report.text)
+    return OK if report.headlines_available else PROBLEM
+
+
+def _replay_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recording", metavar="RECORDING", help="a folder with metrics.jsonl.gz, or such a file")
+    parser.add_argument(
+        "--step",
+        metavar="DURATION",
+        help='print {"t": seconds, "body": exposition} for every so much of the recording\'s time, and at its end',
+    )
+    _add_settings(parser, "sample", "kv", "stream", "regime", "verdict")
+
+
+def _replay(args: argparse.Namespace) -> int:
+    loaded = _load(args)
+    from kvpressure import recording, replay  # noqa: PLC0415
+
+    step = _step(args.step) if args.step is not None else None
+    complaints = 0
+
+    def complain(sentence: str) -> None:
+        nonlocal complaints
+        complaints += 1
+        sys.stderr.write(f"kvpressure replay: {sentence}\n")
+
+    try:
+        path = recording.find(args.recording)
+    except recording.RecordingError as fault:
+        raise settings.ConfigError(str(fault)) from fault
+    interval = recording.interval(path, loaded.sample.interval)
+    rows = recording.rows(path, complain)
+    if step is None:
+        sys.stdout.write(replay.describe(replay.summarise(rows, loaded, interval)) + "\n")
+    else:
+        from kvpressure.expose import families  # noqa: PLC0415
+
+        for snapshot in replay.steps(rows, loaded, interval, step):
+            body = families.exposition(snapshot).decode()
+            sys.stdout.write(json.dumps({"t": round(snapshot.t, 6), "body": body}) + "\n")
+    sys.stdout.flush()
+    return PROBLEM if complaints else OK
+
+
+def _step(text: str) -> float:
+    try:
+        step = settings.duration(text)
+    except ValueError:
+        step = 0.0
+    if step <= 0.0:
+        raise settings.ConfigError(f'--step: {settings.shown(text)} is not a duration over 0 like "15s"')
+    return step
+
+
+def _signals_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--markdown", action="store_true", help="as a Markdown table")
+
+
+def _signals(args: argparse.Namespace) -> int:
+    from kvpressure import tables  # noqa: PLC0415
+    from kvpressure.expose import catalogue  # noqa: PLC0415
+
+    if args.markdown:
+        sys.stdout.write(tables.markdown(catalogue.MARKDOWN_HEADER, catalogue.markdown_rows()) + "\n")
+    else:
+        sys.stdout.write(tables.text(catalogue.HEADER, catalogue.rows()) + "\n")
+    return OK
+
+
+def _lab_flags(parser: argparse.ArgumentParser) -> None:
+    from kvpressure.lab import cli  # noqa: PLC0415
+
+    cli.add_arguments(parser)
+
+
+def _lab(args: argparse.Namespace) -> int:
+    from kvpressure.lab import cli  # noqa: PLC0415
+
+    return cli.run(args)
+
+
+_COMMANDS = {
+    "serve": _Command("Sample one vLLM and serve the derived signals (the default).", _serve_flags, _serve),
+    "check": _Command("Look at a vLLM once: what can be derived, what cannot, what to change.", _check_flags, _check),
+    "replay": _Command("Derive the signals from a recording.", _replay_flags, _replay),
+    "signals": _Command("List every signal.", _signals_flags, _signals),
+    "lab": _Command("Serve a stand-in for vLLM that fills a KV cache and preempts.", _lab_flags, _lab),
+}

@@ -1,0 +1,182 @@
+"""
+A snapshot -> Prometheus metric families.
+
+Every signal of the catalogue has one function here that gives its samples; a test holds the two sets equal. Families
+are built for each scrape and dropped, so a series that cannot be known any more is gone with the next scrape.
+"""
+
+import platform
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric, Sample
+from prometheus_client.exposition import choose_encoder, generate_latest
+from prometheus_client.registry import Collector
+
+from kvpressure import __version__, signals
+from kvpressure.derive.snapshot import EngineSnapshot, Lengths, Snapshot, WindowSnapshot
+from kvpressure.signals import CATALOGUE, ENGINE_LABEL, ENGINE_LABELS, MODEL_LABEL, REGIMES, VERDICTS, Signal
+from kvpressure.vllm import names
+
+Labels = tuple[str, ...]
+Samples = Iterable[tuple[Labels, float]]
+
+
+def exposition(snapshot: Snapshot) -> bytes:
+    """The text of the snapshot's families alone, in Prometheus' text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(SnapshotCollector(lambda: snapshot))
+    return generate_latest(registry)
+
+
+def render(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """What a registry says in the format that `accept` asks for, with its content type."""
+    encoder, content_type = choose_encoder(accept)
+    return encoder(registry), content_type
+
+
+class SnapshotCollector(Collector):
+    """
+    Gives the families of a fresh snapshot at each scrape.
+
+    Args:
+        take: takes the snapshot.
+    """
+
+    def __init__(self, take: Callable[[], Snapshot]) -> None:
+        self._take = take
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family of the catalogue that has a sample."""
+        yield from families(self._take())
+
+
+def families(snapshot: Snapshot) -> Iterator[Metric]:
+    """Every family of the catalogue that has a sample in this snapshot, in the catalogue's order."""
+    engines = [(engine, {MODEL_LABEL: engine.model_name, ENGINE_LABEL: engine.engine}) for engine in snapshot.engines]
+    for signal in CATALOGUE:
+        # prometheus_client gives a counter's family without the suffix, and its sample with it.
+        family = Metric(signal.metric.removesuffix("_total"), _HELP[signal], signal.kind)
+        if signal.scope == "exporter":
+            family.samples = _samples(signal, {}, _EXPORTER[signal](snapshot))
+        elif signal.kind == "summary":
+            family.samples = [
+                Sample(signal.metric + suffix, own, value)
+                for engine, own in engines
+                for suffix, value in _LENGTHS[signal](engine)
+            ]
+        else:
+            per_engine = _ENGINE[signal]
+            family.samples = [sample for engine, own in engines for sample in _samples(signal, own, per_engine(engine))]
+        if family.samples:
+            yield family
+
+
+def _samples(signal: Signal, own: dict[str, str], values: Samples) -> list[Sample]:
+    """The signal's samples; those without labels of their own share one dict, which nobody changes."""
+    name, labels = signal.metric, signal.labels
+    if not labels:
+        return [Sample(name, own, value) for _, value in values]
+    return [Sample(name, {**own, **dict(zip(labels, given, strict=True))}, value) for given, value in values]
+
+
+def full_help(signal: Signal) -> str:
+    """The signal's help with the upstream series that it is made of."""
+    series = [family.series for family in names.FAMILIES if family.field in (*signal.needs, *signal.optional)]
+    return f"{signal.help} From {', '.join(series)}." if series else signal.help
+
+
+def labels_of(signal: Signal) -> Labels:
+    """All label names of a signal."""
+    return (*ENGINE_LABELS, *signal.labels) if signal.scope == "engine" else signal.labels
+
+
+_HELP = {signal: full_help(signal) for signal in CATALOGUE}
+
+
+def _one(value: float | None, *labels: str) -> Samples:
+    """One sample, or none where the value cannot be known."""
+    return () if value is None else ((labels, value),)
+
+
+def _each(values: Mapping[str, float] | None) -> Samples:
+    return (((label,), value) for label, value in (values or {}).items())
+
+
+def _windows(value: Callable[[WindowSnapshot], float | None], *labels: str) -> Callable[[EngineSnapshot], Samples]:
+    """One sample per window in which the value is known."""
+
+    def samples(engine: EngineSnapshot) -> Iterator[tuple[Labels, float]]:
+        for window in engine.windows:
+            found = value(window)
+            if found is not None:
+                yield (window.window, *labels), found
+
+    return samples
+
+
+def _states(now: str, states: Iterable[str]) -> Samples:
+    """One sample per state, 1 for the present one."""
+    return (((state,), float(state == now)) for state in states)
+
+
+def _lengths(lengths: Lengths | None) -> Iterable[tuple[str, float]]:
+    """The two samples of a summary without quantiles."""
+    return () if lengths is None else (("_count", lengths.count), ("_sum", lengths.sum))
+
+
+_LENGTHS: Mapping[Signal, Callable[[EngineSnapshot], Iterable[tuple[str, float]]]] = {
+    signals.PROMPT_LENGTHS: lambda e: _lengths(e.prompt_lengths),
+    signals.OUTPUT_LENGTHS: lambda e: _lengths(e.output_lengths),
+}
+
+_ENGINE: Mapping[Signal, Callable[[EngineSnapshot], Samples]] = {
+    signals.PREEMPTIONS: lambda e: _one(e.preemptions),
+    signals.PREEMPTIONS_INFERRED: lambda e: _one(e.preemptions_inferred),
+    signals.PREEMPTIONS_PER_THOUSAND: _windows(lambda w: w.preemptions_per_thousand),
+    signals.RECOMPUTED_TOKENS: lambda e: _one(e.recomputed_tokens_estimate),
+    signals.REGIME: lambda e: _states(e.regime, REGIMES),
+    signals.VERDICT: lambda e: _states(e.verdict, VERDICTS),
+    signals.KV_OBSERVED_SECONDS: lambda e: _one(e.kv_observed_seconds),
+    signals.KV_PINNED_SECONDS: lambda e: _one(e.kv_pinned_seconds),
+    signals.KV_BLOCKED_SECONDS: lambda e: _one(e.kv_blocked_seconds),
+    signals.KV_PINNED_RATIO: _windows(lambda w: w.pinned_ratio),
+    signals.KV_BLOCKED_RATIO: _windows(lambda w: w.blocked_ratio),
+    signals.KV_USAGE: lambda e: _one(e.kv_usage),
+    signals.CPU_KV_USAGE: lambda e: _one(e.cpu_kv_usage),
+    signals.KV_CAPACITY_TOKENS: lambda e: _one(e.kv_capacity_tokens),
+    signals.KV_CAPACITY_REQUESTS: lambda e: _each(e.kv_capacity_requests),
+    signals.KV_RESIDENT_TOKENS: lambda e: _one(e.kv_resident_tokens),
+    signals.REQUESTS_RUNNING: lambda e: _one(e.running),
+    signals.REQUESTS_WAITING: lambda e: _one(e.waiting),
+    signals.REQUESTS_SWAPPED: lambda e: _one(e.swapped),
+    signals.REQUESTS_FINISHED: lambda e: _each(e.finished),
+    signals.GENERATION_TOKENS: lambda e: _one(e.generation_tokens),
+    signals.GAP_P99: _windows(lambda w: w.gap_p99_seconds, "engine"),
+    signals.LONG_GAPS_PER_THOUSAND: _windows(lambda w: w.long_gaps_per_thousand),
+    signals.KV_OFFLOAD_BYTES: lambda e: _each(e.offload_bytes),
+    signals.KV_OFFLOAD_SECONDS: lambda e: _each(e.offload_seconds),
+    signals.KV_OFFLOAD_HIT_TOKENS: lambda e: _one(e.offload_hit_tokens),
+    signals.UPSTREAM_INFO: lambda e: _one(
+        1.0, e.era, "" if e.block_size is None else f"{e.block_size:g}", e.cache_dtype, e.prefix_caching
+    ),
+    signals.ENGINE_RESETS: lambda e: _one(e.resets),
+}
+
+_AVAILABLE = tuple(signal for signal in CATALOGUE if signal.scope == "engine" and signal.needs)
+
+_EXPORTER: Mapping[Signal, Callable[[Snapshot], Samples]] = {
+    signals.UP: lambda s: _one(None if s.up is None else float(s.up)),
+    signals.SIGNAL_AVAILABLE: lambda s: (
+        ()
+        if s.last_good is None
+        else (((signal.name,), float(signal.name not in s.unavailable)) for signal in _AVAILABLE)
+    ),
+    signals.SAMPLE_DURATION: lambda s: _one(s.took),
+    signals.SAMPLE_COST: lambda s: _one(s.cost),
+    signals.SAMPLE_INTERVAL: lambda s: _one(s.interval),
+    signals.SAMPLES: lambda s: _one(float(s.samples)),
+    signals.SAMPLE_ERRORS: lambda s: _each(s.errors),
+    signals.SAMPLE_TIMESTAMP: lambda s: _one(s.last_good),
+    signals.BUILD_INFO: lambda _: _one(1.0, __version__, platform.python_version()),
+}

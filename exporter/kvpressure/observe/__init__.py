@@ -1,0 +1,1 @@
+"""Input and nothing else: what reads vLLM, and hands on what it read."""

@@ -1,0 +1,147 @@
+"""A recording through the same pipeline as live samples, as fast as the machine can."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from kvpressure import signals, tables
+from kvpressure.config import Config
+from kvpressure.derive.snapshot import EngineSnapshot, Snapshot, WindowSnapshot
+from kvpressure.derive.target import Target
+from kvpressure.recording import Row
+from kvpressure.vllm.reading import EngineKey
+
+_LOOK_EVERY = 1.0
+"""Seconds of the recording's time between two looks at regime and verdict, for the summary."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """
+    A whole recording.
+
+    Args:
+        last: the snapshot at its end, with a window over all of it.
+        seconds: its length.
+        regimes: seconds in each regime, by engine.
+        verdicts: seconds under each verdict, by engine.
+    """
+
+    last: Snapshot | None = None
+    seconds: float = 0.0
+    regimes: dict[EngineKey, Counter[str]] = field(default_factory=dict)
+    verdicts: dict[EngineKey, Counter[str]] = field(default_factory=dict)
+
+
+def steps(rows: Iterable[Row], config: Config, interval: float, step: float) -> Iterator[Snapshot]:
+    """
+    A snapshot every `step` seconds of the recording's time, from its first row on, and one at its end.
+
+    Each is made of the rows up to its moment. Where the recording's clock steps back, its time goes on.
+    """
+    target = Target(config, interval=interval)
+    start: float | None = None
+    taken = 0
+    end = 0.0
+    for row in rows:
+        end = target.time_of(row.t)
+        if start is None:
+            start = end
+        while start + taken * step < end:
+            yield target.snapshot_at(start + taken * step)
+            taken += 1
+        _feed(target, row)
+    if start is not None:
+        # The moment of the last row is a step of its own, unless it is the very next one.
+        yield target.snapshot_at(end)
+
+
+def summarise(rows: Iterable[Row], config: Config, interval: float) -> Summary:
+    """A whole recording at once."""
+    target = Target(config, interval=interval)
+    summary = Summary()
+    looked: float | None = None
+    start = now = 0.0
+    for row in rows:
+        now = target.time_of(row.t)
+        _feed(target, row)
+        if looked is None:
+            start = looked = now
+        elif now - looked >= _LOOK_EVERY:
+            for engine in target.snapshot_at(now).engines:
+                key = engine.model_name, engine.engine
+                summary.regimes.setdefault(key, Counter())[engine.regime] += now - looked  # type: ignore[assignment]
+                summary.verdicts.setdefault(key, Counter())[engine.verdict] += now - looked  # type: ignore[assignment]
+            looked = now
+    if looked is not None:
+        summary.last = target.snapshot_at(now, whole=True)
+        summary.seconds = now - start
+    return summary
+
+
+def _feed(target: Target, row: Row) -> None:
+    if row.body is None:
+        target.failed(row.t, "recorded")
+    else:
+        target.observe(row.t, row.body, row.took)
+
+
+def describe(summary: Summary) -> str:
+    """The summary as text: a table per engine, and what went wrong with samples."""
+    if summary.last is None:
+        return "The recording has no rows."
+    parts = [
+        _describe_engine(engine, summary, (engine.model_name, engine.engine)) for engine in summary.last.engines
+    ] or ["The recording has no vllm: series."]
+    last = summary.last
+    errors = "".join(f", {count} {reason}" for reason, count in sorted(last.errors.items()))
+    parts.append(f"{last.samples} samples over {tables.number(summary.seconds)} s{errors}")
+    return "\n\n".join(parts)
+
+
+def _describe_engine(engine: EngineSnapshot, summary: Summary, key: EngineKey) -> str:
+    windows = engine.windows
+    labels = [window.window for window in windows]
+    rows = [
+        [signal.metric, signal.unit, *[tables.number(_of(signal, window)) for window in windows]]
+        for signal in (
+            signals.PREEMPTIONS_PER_THOUSAND,
+            signals.KV_PINNED_RATIO,
+            signals.KV_BLOCKED_RATIO,
+            signals.GAP_P99,
+            signals.LONG_GAPS_PER_THOUSAND,
+        )
+    ]
+    totals = [
+        (signals.PREEMPTIONS, engine.preemptions),
+        (signals.PREEMPTIONS_INFERRED, engine.preemptions_inferred),
+        (signals.RECOMPUTED_TOKENS, engine.recomputed_tokens_estimate),
+        (signals.REQUESTS_FINISHED, sum(engine.finished.values()) if engine.finished is not None else None),
+        (signals.GENERATION_TOKENS, engine.generation_tokens),
+        (signals.KV_OBSERVED_SECONDS, engine.kv_observed_seconds),
+        (signals.KV_PINNED_SECONDS, engine.kv_pinned_seconds),
+        (signals.KV_BLOCKED_SECONDS, engine.kv_blocked_seconds),
+        (signals.KV_CAPACITY_TOKENS, engine.kv_capacity_tokens),
+        (signals.KV_RESIDENT_TOKENS, engine.kv_resident_tokens),
+        (signals.ENGINE_RESETS, engine.resets),
+    ]
+    title = f"model {engine.model_name or '(no name)'}, engine {engine.engine}, {engine.era}"
+    parts = [title, tables.text(["signal at the end", "unit", *labels], rows)] if windows else [title]
+    parts.append(tables.text(["total", "unit", "value"], [[s.metric, s.unit, tables.number(v)] for s, v in totals]))
+    parts.append(f"regime:  {_shares(summary.regimes.get(key))}\nverdict: {_shares(summary.verdicts.get(key))}")
+    return "\n\n".join(parts)
+
+
+def _of(signal: signals.Signal, window: WindowSnapshot) -> float | None:
+    return {
+        signals.PREEMPTIONS_PER_THOUSAND: window.preemptions_per_thousand,
+        signals.KV_PINNED_RATIO: window.pinned_ratio,
+        signals.KV_BLOCKED_RATIO: window.blocked_ratio,
+        signals.GAP_P99: window.gap_p99_seconds,
+        signals.LONG_GAPS_PER_THOUSAND: window.long_gaps_per_thousand,
+    }[signal]
+
+
+def _shares(seconds: Counter[str] | None) -> str:
+    """Seconds in each state, the longest first."""
+    return ", ".join(f"{state} {tables.number(time)} s" for state, time in (seconds or Counter()).most_common()) or "-"
