@@ -159,7 +159,7 @@ def _replay(args: argparse.Namespace) -> int:
     loaded = _load(args)
     from kvpressure import recording, replay  # noqa: PLC0415
 
-    step = _step(args.step) if args.step is not None else None
+    step = _duration("--step", args.step) if args.step is not None else None
     complaints = 0
 
     def complain(sentence: str) -> None:
@@ -185,14 +185,15 @@ def _replay(args: argparse.Namespace) -> int:
     return PROBLEM if complaints else OK
 
 
-def _step(text: str) -> float:
+def _duration(flag: str, text: str) -> float:
+    """Seconds, more than none."""
     try:
-        step = settings.duration(text)
+        seconds = settings.duration(text)
     except ValueError:
-        step = 0.0
-    if step <= 0.0:
-        raise settings.ConfigError(f'--step: {settings.shown(text)} is not a duration over 0 like "15s"')
-    return step
+        seconds = 0.0
+    if seconds <= 0.0:
+        raise settings.ConfigError(f'{flag}: {settings.shown(text)} is not a duration over 0 like "15s"')
+    return seconds
 
 
 def _signals_flags(parser: argparse.ArgumentParser) -> None:
@@ -222,10 +223,30 @@ def _lab(args: argparse.Namespace) -> int:
     return cli.run(args)
 
 
+def _demo_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--scenario", default="storm", help="what the lab plays; `kvpressure lab --list` lists them")
+    parser.add_argument("--seed", type=int, default=0, help="of the lab's users. Default: 0.")
+    parser.add_argument("--every", default="3s", metavar="DURATION", help="time between two lines. Default: 3s.")
+    parser.add_argument("--lab.port", dest="lab_port", type=int, default=8000, help="Default: 8000, or a free one.")
+    parser.add_argument("--port", type=int, default=10938, help="of the sidecar. Default: 10938, or a free one.")
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from kvpressure import demo  # noqa: PLC0415
+
+    try:
+        demo.run(args.scenario, args.seed, _duration("--every", args.every), args.lab_port, args.port)
+    except demo.DemoError as fault:
+        sys.stderr.write(f"kvpressure demo: {fault}\n")
+        return PROBLEM
+    return OK
+
+
 _COMMANDS = {
     "serve": _Command("Sample one vLLM and serve the derived signals (the default).", _serve_flags, _serve),
     "check": _Command("Look at a vLLM once: what can be derived, what cannot, what to change.", _check_flags, _check),
     "replay": _Command("Derive the signals from a recording.", _replay_flags, _replay),
     "signals": _Command("List every signal.", _signals_flags, _signals),
     "lab": _Command("Serve a stand-in for vLLM that fills a KV cache and preempts.", _lab_flags, _lab),
+    "demo": _Command("Run the lab and the sidecar together, and tell what is seen.", _demo_flags, _demo),
 }

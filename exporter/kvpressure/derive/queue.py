@@ -1,10 +1,12 @@
 """Where the running batch stood while requests queued: what tells a concurrency cap from a cache that is full."""
 
 from collections import deque
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class QueueFacts(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
     """
     Over a window.
 
