@@ -2,6 +2,7 @@
 """A certificate authority for the tests of both sides of TLS, and a log that can be read back."""
 
 import datetime as dt
+import functools
 import io
 import ipaddress
 import logging
@@ -13,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from kvpressure import log
+from kvpressure import log, recording
 from kvpressure.config import LogConfig
 
 
@@ -107,3 +108,57 @@ def logged():
     root.handlers[:], level, asyncio_level = before
     root.setLevel(level)
     logging.getLogger("asyncio").setLevel(asyncio_level)
+
+
+# --- recordings -----------------------------------------------------------------------------------------------------
+
+_SERIES = {
+    "running": "num_requests_running{%s}",
+    "waiting": "num_requests_waiting{%s}",
+    "kv_usage": "kv_cache_usage_perc{%s}",
+    "awake": 'engine_sleep_state{%s,sleep_state="awake"}',
+    "preemptions": "num_preemptions_total{%s}",
+    "finished": 'request_success_total{%s,finished_reason="stop"}',
+    "length": 'request_success_total{%s,finished_reason="length"}',
+    "tokens": "generation_tokens_total{%s}",
+}
+_FIXTURES = Path(__file__).parent / "fixtures"
+_RECORDINGS = Path(__file__).parents[2] / "shared" / "recordings"
+
+
+@pytest.fixture(scope="session")
+def recorded():
+    """The rows of a recording by its name: the whole one, else the thinned one of the fixtures, else a skip."""
+
+    @functools.cache
+    def rows(name: str) -> tuple[recording.Row, ...]:
+        for folder in (_RECORDINGS / name, _FIXTURES / "recordings" / name):
+            if folder.is_dir():
+                return tuple(recording.rows(recording.find(str(folder)), pytest.fail))
+        pytest.skip(f"there is no recording {name} beside the checkout")
+
+    return rows
+
+
+@pytest.fixture(scope="session")
+def vllm_text():
+    """Writes the exposition of one V1 engine; a value of None leaves its series out."""
+
+    def text(model="m", engine="0", **given) -> str:
+        labels = f'engine="{engine}",model_name="{model}"'
+        values = {"running": 1, "waiting": 0, "kv_usage": 0.5, "preemptions": 0, "finished": 0, "tokens": 0} | given
+        lines = [
+            f"vllm:{series % labels} {values[name]}" for name, series in _SERIES.items() if values.get(name) is not None
+        ]
+        gaps = values.get("gaps")
+        if gaps is not None:
+            name = "vllm:inter_token_latency_seconds"
+            lines += [f'{name}_bucket{{{labels},le="{edge}"}} {count}' for edge, count in gaps.items()]
+            lines += [f"{name}_count{{{labels}}} {gaps['+Inf']}", f"{name}_sum{{{labels}}} {values.get('gap_sum', 0)}"]
+        if values.get("blocks") is not None:
+            lines.append(
+                f'vllm:cache_config_info{{block_size="16",engine="{engine}",num_gpu_blocks="{values["blocks"]}"}} 1.0'
+            )
+        return "\n".join(lines) + "\n"
+
+    return text

@@ -110,7 +110,7 @@ def _fetch(session: requests.Session, config: VllmConfig) -> tuple[str, float]:
 
 
 def _version(session: requests.Session, config: VllmConfig) -> str:
-    """vLLM's version from /version; empty where it is not told, as behind Ray."""  # noqa: D403
+    """vLLM's version from /version; empty where it is not told, as behind Ray."""
     parts = urlsplit(config.url)
     try:
         url = f"{parts.scheme}://{parts.netloc}/version"

@@ -40,26 +40,21 @@ def run(scenario: str, seed: int, every: float, lab_port: int, port: int) -> Non
     lab_port, port = _free(lab_port), _free(port)
     lab, sidecar = f"http://{_HOST}:{lab_port}", f"http://{_HOST}:{port}"
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        _process(
-            "lab", "--scenario", scenario, "--seed", str(seed), "--web.listen-address", f"{_HOST}:{lab_port}"
-        ) as stand_in,
-        _process(
-            "serve", "--vllm.url", f"{lab}/metrics", "--web.listen-address", f"{_HOST}:{port}", "--log.level=warn"
-        ) as exporter,
-    ):
+    play = ("lab", "--scenario", scenario, "--seed", str(seed), "--web.listen-address", f"{_HOST}:{lab_port}")
+    watch = ("serve", "--vllm.url", f"{lab}/metrics", "--web.listen-address", f"{_HOST}:{port}", "--log.level", "warn")
+    with contextlib.suppress(KeyboardInterrupt), _process(*play) as stand_in:
         _wait_for(f"{lab}/health", stand_in)
-        _wait_for(f"{sidecar}/-/ready", exporter)
-        _say(f"vLLM stand-in (scenario {scenario}): {lab}/metrics")
-        _say(f"kvpressure: {sidecar}/metrics, and its page {sidecar}/")
-        _say("Ctrl-C stops both.\n")
-        while True:
-            time.sleep(every)
-            for process in (stand_in, exporter):
-                if process.poll() is not None:
-                    raise DemoError(f"a process of the demo ended by itself with status {process.returncode}")
-            _say(_line(sidecar))
+        with _process(*watch) as exporter:
+            _wait_for(f"{sidecar}/-/ready", exporter)
+            _say(f"vLLM stand-in (scenario {scenario}): {lab}/metrics")
+            _say(f"kvpressure: {sidecar}/metrics, and its page {sidecar}/")
+            _say("Ctrl-C stops both.\n")
+            while True:
+                time.sleep(every)
+                for process in (stand_in, exporter):
+                    if process.poll() is not None:
+                        raise DemoError(f"a process of the demo ended by itself with status {process.returncode}")
+                _say(_line(sidecar))
     _say("\nstopped")
 
 

@@ -8,6 +8,7 @@ from kvpressure import signals, tables
 from kvpressure.config import Config
 from kvpressure.derive.snapshot import EngineSnapshot, Snapshot, WindowSnapshot
 from kvpressure.derive.target import Target
+from kvpressure.family import Signal
 from kvpressure.recording import Row
 from kvpressure.vllm.reading import EngineKey
 
@@ -132,7 +133,7 @@ def _describe_engine(engine: EngineSnapshot, summary: Summary, key: EngineKey) -
     return "\n\n".join(parts)
 
 
-def _of(signal: signals.Signal, window: WindowSnapshot) -> float | None:
+def _of(signal: Signal, window: WindowSnapshot) -> float | None:
     return {
         signals.PREEMPTIONS_PER_THOUSAND: window.preemptions_per_thousand,
         signals.KV_PINNED_RATIO: window.pinned_ratio,

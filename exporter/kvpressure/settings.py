@@ -38,7 +38,7 @@ def parse(what: dataclasses.Field[Any], given: object, where: str) -> Any:  # no
     try:
         value = _PARSERS[kind](given)
     except (TypeError, ValueError) as fault:
-        raise ConfigError(f"{where}: {shown(given)} is not {_KINDS[kind]}") from fault
+        raise ConfigError(f"{where}: {_safe(kind, given)} is not {_KINDS[kind]}") from fault
     low, high = what.metadata["low"], what.metadata["high"]
     if low is not None and value < low:
         raise ConfigError(f"{where}: {shown(given)} is too small; the least is {low:g}")
@@ -51,6 +51,14 @@ def shown(given: object) -> str:
     """A value as the user wrote it, cut to a length that fits into a sentence."""
     text = given if isinstance(given, str) else type(given).__name__ if isinstance(given, dict | list) else str(given)
     return repr(text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "...")
+
+
+def _safe(kind: str, given: object) -> str:
+    """The value, unless it can hold a secret: a header, or a URL with a user name or a query."""
+    secret = kind == "headers" or (kind == "url" and ("@" in str(given) or "?" in str(given)))
+    if secret:
+        return "the value"
+    return shown(", ".join(map(str, given)) if isinstance(given, list) else given)
 
 
 def duration(text: str) -> float:

@@ -15,7 +15,8 @@ from prometheus_client.registry import Collector
 
 from kvpressure import __version__, signals
 from kvpressure.derive.snapshot import EngineSnapshot, Lengths, Snapshot, WindowSnapshot
-from kvpressure.signals import CATALOGUE, ENGINE_LABEL, ENGINE_LABELS, MODEL_LABEL, REGIMES, VERDICTS, Signal
+from kvpressure.family import ENGINE_LABEL, ENGINE_LABELS, MODEL_LABEL, Signal
+from kvpressure.signals import CATALOGUE, REGIMES, VERDICTS
 from kvpressure.vllm import names
 
 Labels = tuple[str, ...]

@@ -100,7 +100,7 @@ class ExpositionReader:
         name = line[:brace] if brace > 0 else line.partition(" ")[0]
         spellings = SPELLINGS.get(name)
         if spellings is None:
-            if _NAME.fullmatch(name) and cut > 0:
+            if cut > 0 and _NAME.fullmatch(name) and _is_number(line[cut + 1 :]):
                 return self._remember(line[:cut], _FOREIGN), ""
             problems["bad_line"] += 1
             return _COMMENT, ""
@@ -207,6 +207,15 @@ def _cache(labels: dict[str, str]) -> Cache:
         dtype=labels.get("cache_dtype", ""),
         prefix_caching=labels.get("enable_prefix_caching", ""),
     )
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is a number of any kind, NaN and infinity too."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _number(text: str | None) -> float | None:

@@ -1,0 +1,177 @@
+"""`kvpressure check`, against servers that answer with real expositions."""
+
+import gzip
+import http.server
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from commands import free_port, kvpressure
+
+FIXTURES = Path(__file__).parent / "fixtures"
+REAL = (FIXTURES / "lab" / "vllm-0.32.0.prom").read_text(encoding="utf-8")
+SHARED = Path(__file__).parents[2] / "shared" / "recordings"
+NOSTATS = (
+    "# HELP python_info Python platform information\n# TYPE python_info gauge\n"
+    'python_info{implementation="CPython",major="3",minor="12"} 1.0\n'
+    'http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 60.0\n'
+)
+
+
+@contextmanager
+def vllm(body, status=200, version='{"version":"0.32.0"}'):
+    """A server that gives `body` at /metrics and `version` at /version."""
+    seen = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append((self.path, dict(self.headers)))
+            text = version if self.path == "/version" else body
+            self.send_response(200 if self.path == "/version" else status)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/metrics", seen
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def row(text, start):
+    """The words of the line that starts with `start`."""
+    return next(line for line in text.splitlines() if line.strip().startswith(start)).split()
+
+
+def test_a_healthy_v1():
+    """On a real 0.32 exposition every headline signal is available and the exit status is 0."""
+    with vllm(REAL) as (url, _):
+        said = kvpressure("check", url)
+
+    assert (0, "") == (said.returncode, said.stderr)
+    assert "V1 engine" in said.stdout
+    assert "vLLM                  0.32.0" in " ".join(said.stdout.split("  ")) or "0.32.0" in said.stdout
+    assert "V1 recomputes" in said.stdout
+    assert ["KV", "capacity", "1,920", "tokens"] == row(said.stdout, "KV capacity")
+    assert ["kvpressure_preemptions_per_thousand_requests", "yes"] == row(
+        said.stdout, "kvpressure_preemptions_per_thousand"
+    )
+    assert "Every headline signal can be derived." in said.stdout
+
+
+def test_no_statistics():
+    """Without any vllm: series it says which flag to take away, and exits with 1."""
+    with vllm(NOSTATS) as (url, _):
+        said = kvpressure("check", url)
+
+    assert 1 == said.returncode
+    assert "--disable-log-stats" in said.stdout
+    assert "no vllm: series" in " ".join(said.stdout.split())
+    assert "  * restart vLLM without --disable-log-stats" in said.stdout
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the recordings lie beside the checkout in CI only")
+def test_no_statistics_of_a_real_server():
+    """The same on the exposition of a real vLLM that was started with --disable-log-stats."""
+    body = gzip.decompress((SHARED / "versions" / "0.32.0-nostats" / "metrics-during.prom.gz").read_bytes()).decode()
+
+    with vllm(body) as (url, _):
+        said = kvpressure("check", url)
+
+    assert 1 == said.returncode
+    assert "  * restart vLLM without --disable-log-stats" in said.stdout
+
+
+def test_v1_without_the_counter():
+    """V1 0.7 has no preemption counter: the headline is missing, and the upgrade is named."""
+    body = "\n".join(
+        line.replace('engine="0",', "").replace('engine="0"', "")
+        for line in REAL.splitlines()
+        if "num_preemptions" not in line and "cache_config_info" not in line
+    )
+    with vllm(body + "\n") as (url, _):
+        said = kvpressure("check", url)
+
+    assert 1 == said.returncode
+    assert ["kvpressure_preemptions_total", "no"] == row(said.stdout, "kvpressure_preemptions_total")[:2]
+    assert "  * upgrade vLLM to 0.8.0 or later" in said.stdout
+
+
+def test_v0_with_swap():
+    """V0 is told by its names, and that it can swap by its CPU blocks."""
+    body = (
+        'vllm:num_requests_running{model_name="m"} 1\nvllm:num_requests_waiting{model_name="m"} 0\n'
+        'vllm:num_requests_swapped{model_name="m"} 0\nvllm:gpu_cache_usage_perc{model_name="m"} 0.5\n'
+        'vllm:num_preemptions_total{model_name="m"} 3\n'
+        'vllm:cache_config_info{block_size="16",num_gpu_blocks="1000",num_cpu_blocks="2048"} 1\n'
+    )
+    with vllm(body) as (url, _):
+        said = kvpressure("check", url)
+
+    assert "V0 engine" in said.stdout
+    assert "swaps to the CPU" in said.stdout
+    assert ["KV", "capacity", "16,000", "tokens"] == row(said.stdout, "KV capacity")
+    assert ["kvpressure_requests_swapped", "yes"] == row(said.stdout, "kvpressure_requests_swapped")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        ("<html>hello</html>", 200, "is this the URL of vLLM's metrics?"),
+        ("", 200, "the body is empty"),
+        ("gone", 404, "it answered with status 404"),
+    ],
+)
+def test_what_is_not_vllm(body, status, says):
+    """An answer that is not an exposition is one sentence on stderr, exit status 1."""
+    with vllm(body, status) as (url, _):
+        said = kvpressure("check", url)
+
+    assert (1, "") == (said.returncode, said.stdout)
+    assert said.stderr.startswith(f"kvpressure check: {url}: ")
+    assert says in said.stderr
+    assert 1 == said.stderr.count("\n")
+
+
+def test_nobody_there():
+    """A refused connection is one sentence that names the URL."""
+    url = f"http://127.0.0.1:{free_port()}/metrics"
+
+    said = kvpressure("check", url)
+
+    assert (1, "") == (said.returncode, said.stdout)
+    assert (
+        f"kvpressure check: {url}: nothing accepts a connection there; is vLLM running, and is the port right?\n"
+        == said.stderr
+    )
+
+
+def test_headers_and_token_are_sent(tmp_path):
+    """The token of the file and the extra header reach vLLM, and neither is printed."""
+    token = tmp_path / "token"
+    token.write_text("canary-token\n", encoding="utf-8")
+    with vllm(REAL) as (url, seen):
+        said = kvpressure("check", url, "--vllm.bearer-token-file", str(token), "--vllm.header", "X-Team: canary")
+
+    assert "Bearer canary-token" == seen[0][1]["Authorization"]
+    assert "canary" == seen[0][1]["X-Team"]
+    assert "canary" not in said.stdout + said.stderr
+
+
+def test_labels_cannot_steer_the_terminal():
+    """A model name with an escape sequence is printed without it."""
+    body = 'vllm:num_requests_running{model_name="a\x1b[31mb\\nc"} 1\n'
+    with vllm(body) as (url, _):
+        said = kvpressure("check", url)
+
+    assert "\x1b" not in said.stdout
+    assert "a [31mb c" in said.stdout

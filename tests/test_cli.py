@@ -1,0 +1,163 @@
+"""The command line, run as a user runs it."""
+
+import json
+
+import pytest
+from commands import kvpressure
+
+import kvpressure as package
+
+
+def test_help_lists_every_command():
+    """`kvpressure --help` names each command with what it is for."""
+    said = kvpressure("--help")
+
+    assert (0, "") == (said.returncode, said.stderr)
+    assert [line.split()[0] for line in said.stdout.splitlines() if line.startswith("  ")] == [
+        "serve",
+        "check",
+        "replay",
+        "signals",
+        "lab",
+        "demo",
+    ]
+
+
+def test_version():
+    """`kvpressure --version` tells the package's version."""
+    assert f"kvpressure {package.__version__}\n" == kvpressure("--version").stdout
+
+
+@pytest.mark.parametrize("command", ["serve", "check", "replay", "signals", "lab", "demo"])
+def test_help_of_each_command(command):
+    """Every command explains its flags."""
+    said = kvpressure(command, "--help")
+
+    assert (0, "") == (said.returncode, said.stderr)
+    assert f"usage: kvpressure {command}" in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--frob"], "kvpressure serve: unrecognized arguments: --frob; see kvpressure serve --help"),
+        (["frob"], "kvpressure: there is no command 'frob'; there are serve, check, replay, signals, lab, demo"),
+        (
+            ["--vllm.url", "localhost:8000"],
+            ("kvpressure serve: --vllm.url: 'localhost:8000' is not a URL like http://127.0.0.1:8000/metrics "
+            "(http or https, no user name in it)"),
+        ),
+        (
+            ["--vllm.url", "http://127.0.0.1:99999/metrics"],
+            ("kvpressure serve: --vllm.url: 'http://127.0.0.1:99999/metrics' is not a URL like "
+            "http://127.0.0.1:8000/metrics (http or https, no user name in it)"),
+        ),
+        (["--sample.interval", "soon"], ("kvpressure serve: --sample.interval: 'soon' is not a duration like "
+         '"1s", "500ms" or "5m"')),
+        (["--kv.pin-threshold", "95"], "kvpressure serve: --kv.pin-threshold: '95' is too large; the most is 1"),
+        (
+            ["--sample.interval", "9s"],
+            ("kvpressure serve: sample.max-interval (5 s) is shorter than sample.interval (9 s); raise it or sample "
+            "more often"),
+        ),
+        (["--web.listen-address", "8000"], ("kvpressure serve: --web.listen-address: '8000' is not an address like "
+         '":10938" or "127.0.0.1:10938"')),
+        (["--config.file", "nowhere.yml"], "kvpressure serve: nowhere.yml: cannot be read: No such file or directory"),
+        (["replay", "nowhere"], "kvpressure replay: nowhere: there is no such file or folder"),
+        (["replay", ".", "--step", "0"], "kvpressure replay: --step: '0' is not a duration over 0 like \"15s\""),
+        (["check", "ftp://x"], ("kvpressure check: --vllm.url: 'ftp://x' is not a URL like "
+         "http://127.0.0.1:8000/metrics (http or https, no user name in it)")),
+    ],
+)  # fmt: skip
+def test_a_wrong_command_line_is_one_sentence(words, sentence):
+    """What cannot be understood is named in one sentence on stderr, with exit status 2."""
+    said = kvpressure(*words)
+
+    assert (2, sentence + "\n", "") == (said.returncode, said.stderr, said.stdout)
+
+
+def test_a_secret_in_a_wrong_url_is_not_repeated():
+    """A URL with a password is refused without being printed."""
+    said = kvpressure("--vllm.url", "http://user:canary@127.0.0.1:8000/metrics")
+
+    assert 2 == said.returncode
+    assert "canary" not in said.stderr
+    assert "--vllm.url" in said.stderr
+
+
+def test_config_check(tmp_path):
+    """--config.check says that a good file is good, and starts nothing."""
+    file = tmp_path / "kvpressure.yml"
+    file.write_text("vllm:\n  url: http://10.0.0.1:8000/metrics\nkv:\n  pin-threshold: 0.9\n", encoding="utf-8")
+
+    said = kvpressure("--config.file", str(file), "--config.check")
+
+    assert (0, "the configuration is good\n", "") == (said.returncode, said.stdout, said.stderr)
+
+
+def test_config_check_looks_into_the_files_it_names(tmp_path):
+    """--config.check finds a CA file that is no certificate."""
+    authority = tmp_path / "ca.pem"
+    authority.write_text("not a certificate", encoding="utf-8")
+
+    said = kvpressure("--vllm.url", "https://vllm", "--vllm.ca-file", str(authority), "--config.check")
+
+    assert 2 == said.returncode
+    assert "vllm.ca-file" in said.stderr
+    assert 1 == said.stderr.count("\n")
+
+
+def test_unknown_key_in_the_file(tmp_path):
+    """An unknown key is named with its section and the keys there are."""
+    file = tmp_path / "c.yml"
+    file.write_text("log:\n  colour: red\n", encoding="utf-8")
+
+    said = kvpressure("--config.file", str(file), "--config.check")
+
+    assert f"kvpressure serve: {file}: unknown key log.colour; known under log are level, format\n" == said.stderr
+    assert 2 == said.returncode
+
+
+def test_signals_lists_the_catalogue():
+    """`kvpressure signals` has a row for every signal."""
+    from kvpressure.signals import CATALOGUE  # noqa: PLC0415
+
+    said = kvpressure("signals")
+
+    assert 0 == said.returncode
+    listed = {line.split()[0] for line in said.stdout.splitlines() if line.startswith("kvpressure_")}
+    assert {signal.metric for signal in CATALOGUE} == listed
+
+
+def test_replay_steps(tmp_path):
+    """With --step a line stands for t0, every step after it, and the end; an error sets kvpressure_up to 0."""
+    body = 'vllm:num_requests_running{engine="0",model_name="m"} 1\n'
+    rows = [{"t": 100.0 + s, "took": 0.01, "body": body} for s in range(8)] + [{"t": 108.0, "error": "no answer"}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (tmp_path / "streams.jsonl.gz").write_bytes(b"never read: this is not gzip")
+
+    said = kvpressure("replay", str(tmp_path), "--step", "3s")
+
+    lines = [json.loads(line) for line in said.stdout.splitlines()]
+    assert (0, "") == (said.returncode, said.stderr)
+    assert [100.0, 103.0, 106.0, 108.0] == [line["t"] for line in lines]
+    assert ["kvpressure_up 1.0"] * 3 + ["kvpressure_up 0.0"] == [
+        next(row for row in line["body"].splitlines() if row.startswith("kvpressure_up ")) for line in lines
+    ]
+    assert ["1.0", "4.0", "7.0", "9.0"] == [
+        next(row for row in line["body"].splitlines() if row.startswith("kvpressure_samples_total")).split()[1]
+        for line in lines
+    ]
+
+
+def test_replay_says_which_line_is_broken(tmp_path):
+    """A broken line is skipped and named; the rest is replayed; the exit status tells."""
+    file = tmp_path / "metrics.jsonl"
+    good = json.dumps({"t": 1.0, "took": 0.1, "body": 'vllm:num_requests_running{model_name="m"} 1\n'})
+    file.write_text(f"{good}\nnot json\n{good.replace('1.0', '2.0')}\n", encoding="utf-8")
+
+    said = kvpressure("replay", str(file))
+
+    assert 1 == said.returncode
+    assert f"kvpressure replay: {file}: line 2 is skipped: it is not JSON\n" in said.stderr
+    assert "2 samples over 1 s" in said.stdout
