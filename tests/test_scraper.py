@@ -20,6 +20,7 @@ from kvpressure.observe import fetch
 from kvpressure.observe.fetch import FetchError
 from kvpressure.observe.scraper import Scraper, next_start
 from kvpressure.settings import ConfigError
+from kvpressure.vllm.reading import Taken
 
 BODY = b"vllm:num_requests_running 1\n"
 
@@ -31,9 +32,11 @@ class Sink:
         self.interval = interval
         self.samples = []
         self.failures = []
+        self.taken = Taken(engines=1)
 
     def observe(self, t, text, took):
         self.samples.append((t, text, took))
+        return self.taken
 
     def failed(self, t, reason):
         self.failures.append((t, reason))
@@ -646,9 +649,10 @@ def test_run_survives_its_sink(logged):
 
     class Broken(Sink):
         def observe(self, t, text, took):
-            super().observe(t, text, took)
+            taken = super().observe(t, text, took)
             if len(self.samples) == 1:
                 raise ValueError(text)
+            return taken
 
     async def main():
         sink = Broken()

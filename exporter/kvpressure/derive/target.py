@@ -14,7 +14,7 @@ from kvpressure.derive.state import LONGEST_WINDOW, UNOBSERVED_AFTER, EngineStat
 from kvpressure.derive.summary import summarise
 from kvpressure.signals import CATALOGUE
 from kvpressure.vllm.metrics import ExpositionReader
-from kvpressure.vllm.reading import EngineKey, EngineReading, ExpositionError
+from kvpressure.vllm.reading import EngineKey, EngineReading, ExpositionError, Taken
 
 FORGET_AFTER = LONGEST_WINDOW
 """Seconds after which an engine that is no longer exposed is forgotten, and its series with it."""
@@ -52,7 +52,7 @@ class Target:
         """Seconds from one sample to the next, as now scheduled."""
         return self._duty.interval if self._interval is None else self._interval
 
-    def observe(self, t: float, text: str, took: float) -> None:
+    def observe(self, t: float, text: str, took: float) -> Taken:
         """
         Take a body that vLLM answered with.
 
@@ -68,7 +68,7 @@ class Target:
         except ExpositionError as fault:
             self._errors[fault.reason] += 1
             self._up = False
-            return
+            return Taken(refused=fault)
         self._errors.update(exposition.problems)
         scheduled = self.interval
         self._duty.observe(took)
@@ -80,6 +80,7 @@ class Target:
         self._forget(t, exposition.readings.keys())
         self._unavailable = unavailable(list(exposition.readings.values()))
         self._up, self._took, self._last_good = True, took, t
+        return Taken(len(exposition.readings), exposition.problems)
 
     def failed(self, t: float, reason: str) -> None:
         """

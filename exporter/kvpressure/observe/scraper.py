@@ -12,6 +12,7 @@ from typing import Protocol
 from kvpressure.config import VllmConfig
 from kvpressure.log import RateLimitedLog
 from kvpressure.observe.fetch import Fetcher, FetchError
+from kvpressure.vllm.reading import Taken
 
 _log = logging.getLogger(__name__)
 
@@ -26,9 +27,9 @@ class Sink(Protocol):
         """Seconds from the start of one sample to the start of the next, as now scheduled."""
         ...
 
-    def observe(self, t: float, text: str, took: float) -> None:
+    def observe(self, t: float, text: str, took: float) -> Taken:
         """
-        Take a good body; never raises.
+        Take a body, and tell what became of it; never raises.
 
         Args:
             t: when the request was sent, in seconds since 1970 that never jump.
@@ -98,23 +99,26 @@ class Scraper:
         try:
             text = await self._fetcher.text()
         except FetchError as fault:
-            self._note_failure(start, fault)
+            self._note_failure(start, fault.reason, fault.detail)
             self._sink.failed(t, fault.reason)
-        else:
-            took = self._clock() - start
-            self._note_success()
-            self._sink.observe(t, text, took)
+            return
+        taken = self._sink.observe(t, text, self._clock() - start)
+        if taken.refused is not None:
+            self._note_failure(start, taken.refused.reason, str(taken.refused))
+            return
+        self._note_success()
+        self._note_parts(taken)
 
     async def close(self) -> None:
         """Close the connection to vLLM."""
         await self._fetcher.close()
 
-    def _note_failure(self, start: float, fault: FetchError) -> None:
+    def _note_failure(self, start: float, reason: str, detail: str) -> None:
         if self._failed_since is None:
             self._failed_since = start
         self._failed_samples += 1
         self._failure_told |= self._failures.warning(
-            fault.reason, "cannot sample vLLM", reason=fault.reason, detail=fault.detail, url=self._fetcher.address
+            reason, "cannot sample vLLM", reason=reason, detail=detail, url=self._fetcher.address
         )
 
     def _note_success(self) -> None:
@@ -128,6 +132,18 @@ class Scraper:
                 self._clock() - self._failed_since,
             )
         self._failed_since, self._failed_samples, self._failure_told = None, 0, False
+
+    def _note_parts(self, taken: Taken) -> None:
+        """Tell what a good body lacked."""
+        for reason, count in taken.problems.items():
+            self._failures.warning(reason, "part of a sample was skipped", reason=reason, count=count)
+        if not taken.engines:
+            self._failures.warning(
+                "no_vllm_series",
+                "vLLM answers without any vllm: series",
+                detail="was it started with --disable-log-stats? kvpressure check tells more",
+                url=self._fetcher.address,
+            )
 
     def _tell_fault(self, fault: Exception) -> None:
         """Where it happened and its kind only: its message may quote what vLLM sent."""

@@ -167,3 +167,19 @@ class ExpositionError(ValueError):
     def __init__(self, reason: str, sentence: str) -> None:
         super().__init__(sentence)
         self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """
+    What became of one body.
+
+    Args:
+        engines: engines that it spoke of.
+        problems: parts of it that were skipped, counted by reason.
+        refused: why nothing of it could be used, or None.
+    """
+
+    engines: int = 0
+    problems: Mapping[str, int] = field(default_factory=dict)
+    refused: ExpositionError | None = None
