@@ -2,6 +2,8 @@
 
 import gzip
 import http.server
+import socketserver
+import ssl
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +22,7 @@ NOSTATS = (
 
 
 @contextmanager
-def vllm(body, status=200, version='{"version":"0.32.0"}'):
+def vllm(body, status=200, version='{"version":"0.32.0"}', context=None):
     """A server that gives `body` at /metrics and `version` at /version."""
     seen = []
 
@@ -37,6 +39,8 @@ def vllm(body, status=200, version='{"version":"0.32.0"}'):
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if context:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
     try:
@@ -165,6 +169,54 @@ def test_headers_and_token_are_sent(tmp_path):
     assert "Bearer canary-token" == seen[0][1]["Authorization"]
     assert "canary" == seen[0][1]["X-Team"]
     assert "canary" not in said.stdout + said.stderr
+
+
+def test_over_a_unix_socket(tmp_path):
+    """A vLLM that listens on a Unix socket is reached, and one that does not is one sentence."""
+
+    class Server(socketserver.UnixStreamServer):
+        pass
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/metrics" else 404)
+            self.send_header("Content-Length", str(len(REAL)))
+            self.end_headers()
+            self.wfile.write(REAL.encode())
+
+        def address_string(self):
+            return "unix"
+
+        def log_message(self, *_):
+            pass
+
+    path = str(tmp_path / "vllm.sock")
+    with Server(path, Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        said = kvpressure("check", "http://vllm/metrics", "--vllm.unix-socket", path)
+        server.shutdown()
+        thread.join()
+    gone = kvpressure("check", "http://vllm/metrics", "--vllm.unix-socket", str(tmp_path / "nothing.sock"))
+
+    assert (0, "") == (said.returncode, said.stderr)
+    assert "V1 engine" in said.stdout
+    assert (1, 1) == (gone.returncode, gone.stderr.count("\n"))
+
+
+def test_another_name_in_the_certificate(authority):
+    """With a CA file and the certificate's name TLS works under an address that is not in it; without, it says so."""
+    cert, key = authority.issue("vllm", "vllm.internal")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    with vllm(REAL, context=context) as (plain, _):
+        url = plain.replace("http://", "https://")
+        good = kvpressure("check", url, "--vllm.ca-file", authority.file, "--vllm.server-name", "vllm.internal")
+        bad = kvpressure("check", url, "--vllm.ca-file", authority.file)
+
+    assert (0, "") == (good.returncode, good.stderr)
+    assert 1 == bad.returncode
+    assert "TLS failed" in bad.stderr
 
 
 def test_labels_cannot_steer_the_terminal():

@@ -14,6 +14,7 @@ from kvpressure.config import Config, VllmConfig
 from kvpressure.derive.target import unavailable
 from kvpressure.settings import ConfigError
 from kvpressure.signals import CATALOGUE
+from kvpressure.transport import NamedAdapter, UnixAdapter
 from kvpressure.vllm import advice
 from kvpressure.vllm.metrics import ExpositionReader
 from kvpressure.vllm.reading import EngineKey, EngineReading, Exposition, ExpositionError
@@ -69,7 +70,9 @@ class _Refused(Exception):  # noqa: N818
 def _prepare(session: requests.Session, config: VllmConfig) -> None:
     """Credentials, certificates and headers, as the sampler sends them."""
     if config.unix_socket:
-        raise ConfigError("vllm.unix-socket: check cannot read over a Unix socket; `kvpressure serve` can")
+        session.mount("http://", UnixAdapter(config.unix_socket))
+    elif config.server_name:
+        session.mount("https://", NamedAdapter(config.server_name))
     session.trust_env = False
     session.headers["Accept"] = _ACCEPT
     for line in config.header:

@@ -1,0 +1,68 @@
+"""What requests cannot do by itself: HTTP over a Unix socket, and another name in the server's certificate."""
+
+import socket
+from typing import Any
+
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection
+from urllib3.connectionpool import HTTPConnectionPool
+
+
+class UnixAdapter(HTTPAdapter):
+    """
+    Sends every request over one Unix socket.
+
+    Args:
+        path: the socket's file.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._pool = _UnixPool(path)
+
+    def get_connection_with_tls_context(self, *_: Any, **__: Any) -> HTTPConnectionPool:  # noqa: ANN401
+        """The pool of connections to the socket, whatever the URL says."""
+        return self._pool
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+        super().close()
+
+
+class NamedAdapter(HTTPAdapter):
+    """
+    Expects another name in the server's certificate than the URL's host.
+
+    Args:
+        name: the name to ask for and to expect.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        super().__init__()
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:  # noqa: ANN401
+        """Make the pools with the name."""
+        super().init_poolmanager(*args, server_hostname=self._name, assert_hostname=self._name, **options)
+
+
+class _UnixConnection(HTTPConnection):
+    def __init__(self, path: str, timeout: float | None) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class _UnixPool(HTTPConnectionPool):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost")
+        self._path = path
+
+    def _new_conn(self) -> HTTPConnection:
+        timeout = self.timeout.connect_timeout
+        return _UnixConnection(self._path, timeout if isinstance(timeout, float | int) else None)
