@@ -2,8 +2,9 @@
 
 import gzip
 import json
-import math
 import statistics
+import sys
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -81,6 +82,8 @@ def rows(path: Path, complain: Callable[[str], None]) -> Iterator[Row]:
                 yield row
     except EOFError:
         complain(f"{path}: the file is cut off; what stands before the cut was read")
+    except zlib.error:
+        complain(f"{path}: the file is damaged; what stands before the damage was read")
     except OSError as fault:
         complain(f"{path}: cannot be read any further: {fault.strerror or fault}")
 
@@ -106,7 +109,7 @@ def _row(line: bytes) -> Row:
     """
     try:
         row = json.loads(line)
-    except ValueError as fault:
+    except (ValueError, RecursionError) as fault:
         raise ValueError("it is not JSON") from fault
     if not isinstance(row, dict):
         raise ValueError("it is not a JSON object")  # noqa: TRY004  # one kind of fault: a bad row
@@ -123,4 +126,5 @@ def _row(line: bytes) -> Row:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # An integer beyond the range of a float has no finite value either.
+    return isinstance(value, float | int) and not isinstance(value, bool) and abs(value) < sys.float_info.max

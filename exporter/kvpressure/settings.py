@@ -37,7 +37,7 @@ def parse(what: dataclasses.Field[Any], given: object, where: str) -> Any:  # no
     kind = what.metadata["kind"]
     try:
         value = _PARSERS[kind](given)
-    except (TypeError, ValueError) as fault:
+    except (TypeError, ValueError, OverflowError) as fault:
         raise ConfigError(f"{where}: {_safe(kind, given)} is not {_KINDS[kind]}") from fault
     low, high = what.metadata["low"], what.metadata["high"]
     if low is not None and value < low:

@@ -76,12 +76,15 @@ class EngineState:
         """
         before = self.reading
         seen = self.present and t - self.last_t <= UNOBSERVED_AFTER * interval
+        resets = self.resets
         preempted = self._count(reading, first=before is None)
         totals = self._totals
         if before is not None:
             totals = self._hold(totals, before, reading, t, seen=seen)
-            inferred = preemptions_inferred(before, reading, self.config.kv.nearly_full) if self.present else 0.0
-            totals = totals._replace(inferred=totals.inferred + inferred)
+            # After a restart the queues say nothing of each other.
+            if self.present and self.resets == resets:
+                inferred = preemptions_inferred(before, reading, self.config.kv.nearly_full)
+                totals = totals._replace(inferred=totals.inferred + inferred)
         self._estimate_recompute(reading, preempted)
         self.regime.observe(t, preempted)
         self._totals = totals._replace(
@@ -131,6 +134,17 @@ class EngineState:
             gained = increase.add(value)
             if name == "preemptions":
                 preempted = gained
+        self._count_parts(reading, first=first)
+        # A field that could not be read at the start gives nothing to count from until it can be.
+        if first:
+            self._unreadable = set(reading.unreadable)
+        self._unreadable = {name for name in self._unreadable if getattr(reading, name) is None}
+        # All parts that start again at one reading are one reset.
+        self.resets += self._resets_of_parts() > resets_before
+        return preempted
+
+    def _count_parts(self, reading: EngineReading, *, first: bool) -> None:
+        """The same for the counters by reason and the histograms."""
         from_here = self._from_here("finished", first=first)
         for reason, value in (reading.finished or {}).items():
             increase = self.finished.get(reason)
@@ -146,15 +160,6 @@ class EngineState:
                 start = histogram if self._from_here(name, first=first) else None
                 gained_by = self.histograms[name] = HistogramIncrease(start)
             gained_by.add(histogram)
-        # A field that could not be read from the start gives nothing to count from until it can.
-        self._unreadable = {
-            name
-            for name in (self._unreadable | reading.unreadable if first else self._unreadable)
-            if name in reading.unreadable
-        }
-        # All parts that start again at one reading are one reset.
-        self.resets += self._resets_of_parts() > resets_before
-        return preempted
 
     def _from_here(self, name: str, *, first: bool) -> bool:
         """Whether a series is counted from its present value; else it appeared later and is counted from 0."""

@@ -33,7 +33,7 @@ class Cell:
     per_process: bool = True
 
     def value(self, values: Values, problems: Counter[str]) -> float | None:
-        """The value, the maximum over processes; where other series claim the same place, the first."""
+        """The value: the largest, where there are copies per process or others that only foreign labels tell apart."""
         if len(self.slots) == 1:
             return values[self.slots[0]]
         found = [value for slot in self.slots if (value := values[slot]) is not None]
@@ -41,7 +41,6 @@ class Cell:
             return None
         if len(found) > 1 and not self.per_process:
             problems["duplicate_series"] += len(found) - 1
-            return found[0]
         return max((value for value in found if not math.isnan(value)), default=math.nan)
 
 
@@ -83,14 +82,31 @@ class EngineCells:
     scalars: dict[str, list[Cell]] = field(default_factory=dict)
     splits: dict[str, dict[str, Cell]] = field(default_factory=dict)
     histograms: dict[str, list[HistogramCells]] = field(default_factory=dict)
-    labelled: bool = False
-    ray: bool = False
+    slots: list[int] = field(default_factory=list)
+    labelled_slots: list[int] = field(default_factory=list)
+    ray_slots: list[int] = field(default_factory=list)
 
-    def cell(self, spelling: Spelling, name: str, labels: dict[str, str]) -> Cell | None:
+    def add(self, slot: int, spelling: Spelling, name: str, labels: dict[str, str]) -> bool:
+        """Take a series that stands in `slot`; whether it can be used."""
+        cell = self._cell(spelling, labels)
+        if cell is None:
+            return False
+        cell.slots.append(slot)
+        cell.per_process &= names.PID_LABEL in labels
+        self.slots.append(slot)
+        if names.ENGINE_LABEL in labels:
+            self.labelled_slots.append(slot)
+        if name.startswith(names.RAY_PREFIX):
+            self.ray_slots.append(slot)
+        return True
+
+    def present(self, values: Values) -> bool:
+        """Whether an exposition speaks of this engine."""
+        return _any(self.slots, values)
+
+    def _cell(self, spelling: Spelling, labels: dict[str, str]) -> Cell | None:
         """The cell that a series fills, or None where a bucket has no readable edge."""
         family = spelling.family
-        self.labelled |= names.ENGINE_LABEL in labels
-        self.ray |= name.startswith(names.RAY_PREFIX)
         if family.kind == "histogram":
             cells = self.histograms.setdefault(family.field, [HistogramCells() for _ in family.aliases])[spelling.rank]
             if spelling.part != "bucket":
@@ -98,6 +114,8 @@ class EngineCells:
             try:
                 edge = float(labels["le"])
             except (KeyError, ValueError):
+                return None
+            if math.isnan(edge):
                 return None
             cells.edges = ()
             return cells.buckets.setdefault(edge, Cell())
@@ -128,7 +146,9 @@ class EngineCells:
             scalars.pop(name, None)
             histograms.pop(name, None)
         v1_marker = scalars.pop(names.V1_MARKER.field, None)
-        era = self._era(scalars, v1_marker, unreadable, rust=openmetrics and cache is None)
+        counted = names.PREEMPTIONS.field in scalars or names.PREEMPTIONS.field in unreadable
+        v1 = v1_marker is not None or not counted or _any(self.labelled_slots, values)
+        era = self._era(values, v1=v1, rust=openmetrics and cache is None)
         known = names.RUNNING.field in scalars
         usage = names.KV_USAGE.field
         if usage in scalars:
@@ -146,14 +166,17 @@ class EngineCells:
             **histograms,  # type: ignore[arg-type]
         )
 
-    def _era(self, scalars: dict[str, float], v1_marker: float | None, unreadable: set[str], *, rust: bool) -> Era:
-        if self.ray:
+    def _era(self, values: Values, *, v1: bool, rust: bool) -> Era:
+        """V0 never had an engine label; V1 got it in 0.8.4, and the preemption counter in 0.8.0."""
+        if _any(self.ray_slots, values):
             return "Ray"
         if rust:
             return "Rust"
-        # V0 never had an engine label; V1 got it in 0.8.4, and the preemption counter in 0.8.0.
-        counted = names.PREEMPTIONS.field in scalars or names.PREEMPTIONS.field in unreadable
-        return "V1" if self.labelled or v1_marker is not None or not counted else "V0"
+        return "V1" if v1 else "V0"
+
+
+def _any(slots: list[int], values: Values) -> bool:
+    return any(values[slot] is not None for slot in slots)
 
 
 def _first_present(

@@ -24,12 +24,12 @@ MAX_REMEMBERED = 16 * 1024 * 1024
 MAX_ENGINES = 256
 """Engines read from one exposition at most."""
 
-_FOREIGN, _COMMENT = -1, -2
+_FOREIGN, _COMMENT, _REFUSED = -1, -2, -3
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:.]*", re.ASCII)
 # Label values may hold spaces, braces and escaped quotes; an OpenMetrics exemplar has braces of its own.
 _LINE = re.compile(
     r'[a-zA-Z_:][a-zA-Z0-9_:]*(\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?'
-    r"[ \t]+([^\s#]+)(?:[ \t]+[-+0-9.eE]+)?[ \t]*(?:#.*)?$",
+    r"[ \t]+(\S+)(?:[ \t]+[-+0-9.eE]+)?[ \t]*(?:[ \t]#.*)?$",
     re.ASCII,
 )
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"')
@@ -57,9 +57,19 @@ class ExpositionReader:
         if self._remembered > MAX_REMEMBERED:
             self._forget()
         problems: Counter[str] = Counter()
-        if not self._read_values(text, problems):
+        samples = self._read_values(text, problems)
+        if problems["too_many_engines"] and self._engines_present() < MAX_ENGINES:
+            # Engines of the past took the places of those of today.
+            self._forget()
+            problems.clear()
+            samples = self._read_values(text, problems)
+        if not samples:
             raise ExpositionError("not_exposition", "the body has no line in Prometheus' text format")
-        return Exposition(self._readings(text, problems), dict(problems))
+        return Exposition(self._readings(text, problems), {reason: n for reason, n in problems.items() if n})
+
+    def _engines_present(self) -> int:
+        """Engines that the exposition which was just read speaks of."""
+        return sum(cells.present(self._values) for cells in self._engines.values())
 
     def _read_values(self, text: str, problems: Counter[str]) -> int:
         """Put each sample's value into its slot; the number of lines that were samples."""
@@ -67,12 +77,10 @@ class ExpositionReader:
         values[:] = [None] * len(values)
         samples = 0
         for line in text.split("\n"):
-            cut = line.rfind(" ")
-            slot = known.get(line[:cut])
+            series, _, raw = line.rpartition(" ")
+            slot = known.get(series)
             if slot is None:
-                slot, raw = self._learn(line, cut, problems)
-            elif slot >= 0:
-                raw = line[cut + 1 :]
+                slot, raw = self._learn(line, problems)
             if slot >= 0:
                 value = _number(raw)
                 if value is None:
@@ -85,23 +93,28 @@ class ExpositionReader:
         return samples
 
     def _forget(self) -> None:
-        self._known: dict[str, int] = {"": _COMMENT}
+        self._known: dict[str, int] = {}
         self._remembered = 0
         self._values: Values = []
         self._engines: dict[EngineKey, EngineCells] = {}
         # Slot and content of each cache_config_info by its engine label, which is empty before 0.9.
         self._caches: dict[str, list[tuple[int, Cache]]] = {}
 
-    def _learn(self, line: str, cut: int, problems: Counter[str]) -> tuple[int, str]:
+    def _learn(self, line: str, problems: Counter[str]) -> tuple[int, str]:
         """Find out what a line is that was not seen before; its slot (or a marker) and the text of its value."""
+        if not line:
+            return _COMMENT, ""
+        series, _, last = line.rpartition(" ")
         if line.startswith("#"):
-            return self._remember(line[:cut], _COMMENT), ""
-        brace = line.find("{")
-        name = line[:brace] if brace > 0 else line.partition(" ")[0]
-        spellings = SPELLINGS.get(name)
+            return self._remember(series, _COMMENT), ""
+        name = _NAME.match(line)
+        if name is None:
+            problems["bad_line"] += 1
+            return _COMMENT, ""
+        spellings = SPELLINGS.get(name[0])
         if spellings is None:
-            if cut > 0 and _NAME.fullmatch(name) and _is_number(line[cut + 1 :]):
-                return self._remember(line[:cut], _FOREIGN), ""
+            if series and line[name.end()] in "{ \t" and _is_number(last):
+                return self._remember(series, _FOREIGN), ""
             problems["bad_line"] += 1
             return _COMMENT, ""
         if len(line) > MAX_LINE:
@@ -111,11 +124,14 @@ class ExpositionReader:
         if parsed is None:
             problems["bad_line"] += 1
             return _COMMENT, ""
-        series = name + (parsed[1] or "")
+        series = name[0] + (parsed[1] or "")
         # A timestamp or an exemplar behind the value: the series was perhaps seen, though the line was not.
         slot = self._known.get(series)
         if slot is None:
-            slot = self._remember(series, self._place(name, spellings, _labels(parsed[2] or ""), problems))
+            slot = self._place(name[0], spellings, _labels(parsed[2] or ""), problems)
+            if slot == _REFUSED:
+                return _FOREIGN, ""
+            self._remember(series, slot)
         return slot, parsed[3]
 
     def _remember(self, series: str, slot: int) -> int:
@@ -126,7 +142,11 @@ class ExpositionReader:
         return slot
 
     def _place(self, name: str, spellings: list[Spelling], labels: dict[str, str], problems: Counter[str]) -> int:
-        """Give a series its slot and tell its engine; _FOREIGN where no spelling wants it."""
+        """
+        Give a series its slot and tell its engine.
+
+        _FOREIGN where no spelling wants it; _REFUSED where it cannot be used, which is told of each exposition anew.
+        """
         spelling = next((s for s in spellings if s.fits(labels)), None)
         if spelling is None:
             return _FOREIGN
@@ -138,13 +158,10 @@ class ExpositionReader:
         key = labels.get(names.MODEL_LABEL, ""), labels.get(names.ENGINE_LABEL, "") or "0"
         if key not in self._engines and len(self._engines) >= MAX_ENGINES:
             problems["too_many_engines"] += 1
-            return _FOREIGN
-        cell = self._engines.setdefault(key, EngineCells()).cell(spelling, name, labels)
-        if cell is None:
+            return _REFUSED
+        if not self._engines.setdefault(key, EngineCells()).add(slot, spelling, name, labels):
             problems["bad_line"] += 1
-            return _FOREIGN
-        cell.slots.append(slot)
-        cell.per_process &= names.PID_LABEL in labels
+            return _REFUSED
         self._values.append(None)
         return slot
 
