@@ -138,6 +138,13 @@ def test_pid_nan():
     assert only(text).kv_usage == 0.5
 
 
+def test_pid_copies_after_a_series_without():
+    """Copies per process are no duplicates, though an earlier vLLM behind the same address exposed one series."""
+    copies = "".join(f'vllm:kv_cache_usage_perc{{{L},pid="{p}"}} {v}\n' for p, v in ((1, 0), (2, 0.5)))
+
+    assert read(f"vllm:kv_cache_usage_perc{{{L}}} 0.6\n", copies) == read(copies)
+
+
 @pytest.mark.parametrize(
     ("bad", "problem"),
     [
@@ -326,6 +333,7 @@ PIECES = st.sampled_from(
         f"ray_vllm_num_requests_running{{{L}}} 8\n",
         f"vllm:num_preemptions_total{{{L}}} NaN\n",
         f'vllm:kv_cache_usage_perc{{{L},pid="1"}} 0.5\n',
+        f'vllm:kv_cache_usage_perc{{{L},pid="2"}} 0.25\n',
         f"vllm:kv_cache_usage_perc{{{L}}} 0.6\n",
         f"vllm:gpu_cache_usage_perc{{{L}}} 0.7\n",
         HISTOGRAM,

@@ -123,7 +123,7 @@ def test_inferred_is_a_lower_bound(looks, name):
 
 @pytest.mark.parametrize("name", ["control_16_500", "control_500_16"])
 def test_kv_memory(looks, name):
-    """A cache that is too small ends as kv_memory, whether it preempts a thousand times or never, and never as a stall."""
+    """A cache that is too small ends as kv_memory, whether or not it preempts, and is never a stall on the way."""
     found = [engine.verdict for _, engine in looks(name)]
 
     assert found[-1] == "kv_memory"

@@ -1,12 +1,17 @@
 """One vLLM server over its life: restarts, sleeps, outages, ranks that come and go, clocks that step back."""
 
+import itertools
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvpressure.config import Config
 from kvpressure.derive import target as module
 from kvpressure.derive.target import FORGET_AFTER, Target
 from kvpressure.expose.families import exposition
+from kvpressure.vllm.spellings import SPELLINGS
 
 START = 1000.0
 
@@ -307,3 +312,41 @@ def test_live_interval(vllm_text):
     assert target.interval == 4.0
     assert target.snapshot(START + 4.0).cost == 0.08
     assert target.snapshot(START + 4.0).engines[0].kv_observed_seconds == 4.0
+
+
+LABELS = st.sampled_from(
+    [
+        'model_name="m"',
+        'model_name="m",engine="0"',
+        'model_name="m",engine="1",finished_reason="stop"',
+        'model_name="m",engine="0",le="+Inf",sleep_state="awake",transfer_type="CPU_to_GPU"',
+        'model_name="m",engine="0",le="1",num_gpu_blocks="0",block_size="16"',
+        'model_name="m",engine="0",pid="7",num_gpu_blocks="1",block_size="0",kv_cache_size_tokens="0"',
+    ]
+)
+LINES = st.tuples(
+    st.sampled_from(sorted(SPELLINGS)), LABELS, st.sampled_from(["0", "0.5", "1", "7", "1e300", "NaN", "-1", "x"])
+)
+BODIES = st.lists(LINES, max_size=25).map(lambda lines: "".join(f"{n}{{{ls}}} {v}\n" for n, ls, v in lines) or "<")
+
+
+@settings(deadline=None, max_examples=300)
+@given(bodies=st.lists(BODIES, min_size=1, max_size=6))
+def test_whatever_vllm_says(bodies):
+    """Whatever stands in the series that are read, nothing is raised, no counter falls and every value is a number."""
+    server, counted = Server(None), []
+    for body in bodies:
+        series = server.says(body).series()
+        counted.append({key: value for key, value in series.items() if key[0].endswith("_total")})
+
+        assert not [key for key, value in series.items() if value != value]  # noqa: PLR0124  # NaN alone differs from itself
+    for before, after in itertools.pairwise(counted):
+        assert {key: value for key, value in before.items() if after.get(key, 0.0) < value} == {}
+
+
+def test_unreadable_marker(server, vllm_text):
+    """The counter that marks an old V1, unreadable from the start, spoils nothing else."""
+    marker = 'vllm:gpu_prefix_cache_queries_total{engine="0",model_name="m"} NaN\n'
+    engine = server.says(vllm_text(preemptions=5), marker).says(vllm_text(preemptions=7), marker).engine()
+
+    assert (engine.preemptions, engine.era) == (2.0, "V1")

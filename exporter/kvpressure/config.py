@@ -42,7 +42,11 @@ class SampleConfig:
     """How often vLLM is read. vLLM renders its metrics on the event loop that streams tokens, so this has a budget."""
 
     interval: float = setting(
-        1.0, "Time between samples. Raise it where fewer details will do.", "duration", low=0.05, high=60
+        1.0,
+        "Time between samples. Raise it where fewer details will do; below 1 s memory grows, for 15 minutes are kept.",
+        "duration",
+        low=0.05,
+        high=60,
     )
     duty_budget: float = setting(
         0.02,

@@ -28,39 +28,67 @@ class _Held(NamedTuple):
     seconds: float
     running: float
     queued: bool
-    usage: float
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What the window holds of one size of the running batch."""
+
+    states: int = 0
+    queued_states: int = 0
+    queued_seconds: float = 0.0
 
 
 class QueueWatch:
     """
-    Keeps what each reading of a window held until the next one.
+    Keeps what each reading of a window held until the next one, and the sums over it.
 
     Args:
         window: seconds to look back.
     """
 
-    __slots__ = ("_held", "_window")
+    __slots__ = ("_batches", "_held", "_usage", "_window")
 
     def __init__(self, window: float) -> None:
         self._window = window
         self._held: deque[_Held] = deque()
+        self._batches: dict[float, _Batch] = {}
+        # Ends and usages with a queue, usage falling: what comes before a higher usage can never be the maximum again.
+        self._usage: deque[tuple[float, float]] = deque()
 
     def observe(self, end: float, seconds: float, *, running: float, queued: bool, usage: float) -> None:
         """Take a state that lasted `seconds` and ended at `end`."""
-        self._held.append(_Held(end, seconds, running, queued, usage))
-        while self._held[0].end <= end - self._window:
-            self._held.popleft()
+        self._held.append(_Held(end, seconds, running, queued))
+        batch = self._batches.setdefault(running, _Batch())
+        batch.states += 1
+        if queued:
+            batch.queued_states += 1
+            batch.queued_seconds += seconds
+            while self._usage and self._usage[-1][1] <= usage:
+                self._usage.pop()
+            self._usage.append((end, usage))
+        self._forget(end)
 
     def facts(self, t: float) -> QueueFacts:
-        """What the window that ends at `t` holds."""
-        held = [h for h in self._held if h.end > t - self._window]
-        if not any(h.queued for h in held):
+        """What the window that ends at `t` holds; `t` is not before the last state, nor before an earlier `t`."""
+        self._forget(t)
+        seconds = sum(batch.queued_seconds for batch in self._batches.values())
+        if not self._usage:
             return QueueFacts()
-        top = max(h.running for h in held)
-        queued = [h for h in held if h.queued]
-        return QueueFacts(
-            sum(h.seconds for h in queued),
-            top,
-            sum(h.seconds for h in queued if h.running == top),
-            max(h.usage for h in queued),
-        )
+        top = max(self._batches)
+        return QueueFacts(seconds, top, self._batches[top].queued_seconds, self._usage[0][1])
+
+    def _forget(self, t: float) -> None:
+        start = t - self._window
+        while self._held and self._held[0].end <= start:
+            gone = self._held.popleft()
+            batch = self._batches[gone.running]
+            batch.states -= 1
+            if gone.queued:
+                batch.queued_states -= 1
+                # Without a state left there is no time left either, whatever rounding says.
+                batch.queued_seconds = batch.queued_seconds - gone.seconds if batch.queued_states else 0.0
+            if not batch.states:
+                del self._batches[gone.running]
+        while self._usage and self._usage[0][0] <= start:
+            self._usage.popleft()

@@ -57,6 +57,7 @@ class EngineState:
         self.usage_known = False
         self.blocked_known = False
         self.can_infer = False
+        self.connector_seen = False
         self.resident: float | None = None
         self.recomputed = 0.0
         self.resets = 0
@@ -95,11 +96,12 @@ class EngineState:
             outputs=self._buckets("output_lengths"),
         )
         self.history.append(t, self._totals)
-        prompt = self.prompt_lengths_at(t, reading)
+        prompt = self.prompt_lengths(reading, self.history.at(t - LONGEST_WINDOW))
         self.typical_prompt = prompt.mean if prompt else None
         self._blocked = None if reading.asleep else capacity.blocked(reading, self.typical_prompt)
         self.usage_known |= reading.kv_usage is not None
         self.blocked_known |= self._blocked is not None
+        self.connector_seen |= bool(reading.external_queries)
         self.can_infer |= None not in (reading.running, reading.waiting, reading.finished, reading.kv_usage)
         self.reading, self.last_t, self.present = reading, t, True
         self.readings += 1
@@ -108,15 +110,13 @@ class EngineState:
         """Note that the last good exposition did not have this engine: nothing of it holds any more."""
         self.present = False
 
-    def prompt_lengths_at(self, t: float, reading: EngineReading) -> capacity.Lengths | None:
-        """Prompt lengths over the longest window that ends at `t`."""
-        then = self.history.at(t - LONGEST_WINDOW).prompts
-        return capacity.lengths(self.history.last.prompts, then, reading.prompt_lengths)
+    def prompt_lengths(self, reading: EngineReading, then: Totals) -> capacity.Lengths | None:
+        """Prompt lengths since `then`."""
+        return capacity.lengths(self.history.last.prompts, then.prompts, reading.prompt_lengths)
 
-    def output_lengths_at(self, t: float, reading: EngineReading) -> capacity.Lengths | None:
-        """Output lengths over the longest window that ends at `t`."""
-        then = self.history.at(t - LONGEST_WINDOW).outputs
-        return capacity.lengths(self.history.last.outputs, then, reading.output_lengths)
+    def output_lengths(self, reading: EngineReading, then: Totals) -> capacity.Lengths | None:
+        """Output lengths since `then`."""
+        return capacity.lengths(self.history.last.outputs, then.outputs, reading.output_lengths)
 
     # --- counting -------------------------------------------------------------------------------------------------
 

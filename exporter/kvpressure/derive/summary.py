@@ -6,7 +6,7 @@ from kvpressure.derive import capacity
 from kvpressure.derive.quantile import count_above, histogram_quantile
 from kvpressure.derive.regime import Regime
 from kvpressure.derive.snapshot import EngineSnapshot, Lengths, WindowSnapshot
-from kvpressure.derive.state import EngineState
+from kvpressure.derive.state import LONGEST_WINDOW, EngineState
 from kvpressure.derive.verdict import Evidence, verdict
 from kvpressure.derive.windows import Totals
 from kvpressure.signals import WINDOWS
@@ -23,8 +23,14 @@ class _Moment:
     state: EngineState
     reading: EngineReading
     t: float
+    starts: dict[float, Totals]
+    """The totals at the start of each window, by its seconds."""
     prompt: capacity.Lengths | None
     output: capacity.Lengths | None
+
+    def start(self, seconds: float) -> Totals:
+        found = self.starts.get(seconds)
+        return self.state.history.at(self.t - seconds) if found is None else found
 
     def seats(self, prompt_tokens: float | None, output_tokens: float | None) -> float | None:
         return capacity.seats(self.reading.capacity_tokens, prompt_tokens, output_tokens)
@@ -40,7 +46,10 @@ def summarise(state: EngineState, t: float, *, fresh: bool, whole: bool = False)
     reading = state.reading
     if reading is None:
         raise ValueError("there is nothing to say of an engine before its first reading")
-    moment = _Moment(state, reading, t, state.prompt_lengths_at(t, reading), state.output_lengths_at(t, reading))
+    starts = {seconds: state.history.at(t - seconds) for _, seconds in WINDOWS}
+    then = starts[LONGEST_WINDOW]
+    lengths = state.prompt_lengths(reading, then), state.output_lengths(reading, then)
+    moment = _Moment(state, reading, t, starts, *lengths)
     settled = fresh and state.readings >= _TWO_READINGS
     windows = _windows(moment, whole=whole) if settled else ()
     regime = _regime(moment) if settled else "unknown"
@@ -93,7 +102,7 @@ def between(reading: EngineReading, then: Totals, now: Totals, pause: float, lab
 
 def _windows(moment: _Moment, *, whole: bool) -> tuple[WindowSnapshot, ...]:
     history, pause = moment.state.history, moment.state.config.stream.pause_threshold
-    starts = [(label, history.at(moment.t - seconds)) for label, seconds in WINDOWS]
+    starts = [(label, moment.start(seconds)) for label, seconds in WINDOWS]
     if whole:
         starts.append(("whole", Totals()))
     return tuple(between(moment.reading, then, history.last, pause, label) for label, then in starts)
@@ -123,7 +132,7 @@ def _can_judge(reading: EngineReading) -> bool:
 
 def _evidence(moment: _Moment, regime: Regime) -> Evidence:
     state, prompt, output = moment.state, moment.prompt, moment.output
-    now, then = state.history.last, state.history.at(moment.t - state.config.verdict.window)
+    now, then = state.history.last, moment.start(state.config.verdict.window)
     recent = between(moment.reading, then, now, state.config.stream.pause_threshold, "")
     return Evidence(
         regime=regime,
@@ -162,7 +171,6 @@ def _counted(moment: _Moment) -> dict[str, object]:
     state, totals = moment.state, moment.state.history.last
     counters = {name: increase.total for name, increase in state.counters.items()}
     preemptions = counters.get("preemptions")
-    connector = moment.reading.external_queries or counters.get("external_queries")
     return {
         "preemptions": preemptions,
         "preemptions_inferred": totals.inferred if state.can_infer else None,
@@ -176,7 +184,7 @@ def _counted(moment: _Moment) -> dict[str, object]:
         "kv_blocked_seconds": totals.blocked if state.blocked_known else None,
         "offload_bytes": _directions(counters, "offload_loaded_bytes", "offload_stored_bytes"),
         "offload_seconds": _directions(counters, "offload_load_seconds", "offload_store_seconds"),
-        "offload_hit_tokens": counters.get("external_hits") if connector else None,
+        "offload_hit_tokens": counters.get("external_hits") if state.connector_seen else None,
         "resets": float(state.resets),
     }
 

@@ -3,7 +3,7 @@
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _TRIM = 256
 
@@ -52,6 +52,31 @@ class Totals(NamedTuple):
     prompts: Buckets = _NONE
     outputs: Buckets = _NONE
 
+    def pack(self) -> bytes:
+        """All numbers in a row: objects for each of them would take almost three times the memory."""
+        sums: Any = self[:_SUMS]  # a slice of a tuple whose first fields are all floats
+        numbers = array("d", sums)
+        for buckets in (self.gaps, self.prompts, self.outputs):
+            numbers.extend((buckets.epoch, len(buckets.counts), buckets.count, buckets.sum))
+            numbers.extend(buckets.counts)
+        return numbers.tobytes()
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "Totals":
+        """What was packed."""
+        numbers = array("d", packed)
+        histograms = []
+        start = _SUMS
+        while start < len(numbers):
+            epoch, length, count, total = numbers[start : start + 4]
+            end = start + 4 + int(length)
+            histograms.append(Buckets(int(epoch), numbers[start + 4 : end], count, total))
+            start = end
+        return cls._make((*numbers[:_SUMS], *histograms))
+
+
+_SUMS = Totals._fields.index("gaps")
+
 
 class History:
     """
@@ -61,12 +86,14 @@ class History:
         keep: seconds that the longest window looks back.
     """
 
-    __slots__ = ("_keep", "_rows", "_times")
+    __slots__ = ("_keep", "_rows", "_times", "last")
 
     def __init__(self, keep: float) -> None:
         self._keep = keep
-        self._times: list[float] = []
-        self._rows: list[Totals] = []
+        self._times = array("d")
+        self._rows: list[bytes] = []
+        self.last = Totals()
+        """The totals at the last reading."""
 
     def __len__(self) -> int:
         """Readings kept."""
@@ -75,18 +102,14 @@ class History:
     def append(self, t: float, totals: Totals) -> None:
         """Add the totals at a reading, later than all before it."""
         self._times.append(t)
-        self._rows.append(totals)
+        self._rows.append(totals.pack())
+        self.last = totals
         # The row that a window of `keep` starts at stays; trimming now and then keeps appending cheap.
         oldest = bisect_right(self._times, t - self._keep) - 1
         if oldest >= _TRIM:
             del self._times[:oldest]
             del self._rows[:oldest]
 
-    @property
-    def last(self) -> Totals:
-        """The totals at the last reading."""
-        return self._rows[-1]
-
     def at(self, t: float) -> Totals:
         """The totals at the newest reading at or before `t`, or at the first one."""
-        return self._rows[max(0, bisect_right(self._times, t) - 1)]
+        return Totals.unpack(self._rows[max(0, bisect_right(self._times, t) - 1)])

@@ -27,21 +27,22 @@ class _HasValue(Protocol[V_co]):
 
 @dataclass(slots=True)
 class Cell:
-    """One value: the slots of the series that give it, and whether they are copies per API server process."""
+    """One value: the slots of the series that give it, and which of them are copies per API server process."""
 
     slots: list[int] = field(default_factory=list)
-    per_process: bool = True
+    copies: set[int] = field(default_factory=set)
 
     def value(self, values: Values, problems: Counter[str]) -> float | None:
         """The value: the largest, where there are copies per process or others that only foreign labels tell apart."""
         if len(self.slots) == 1:
             return values[self.slots[0]]
-        found = [value for slot in self.slots if (value := values[slot]) is not None]
+        found = {slot: value for slot in self.slots if (value := values[slot]) is not None}
         if not found:
             return None
-        if len(found) > 1 and not self.per_process:
-            problems["duplicate_series"] += len(found) - 1
-        return max((value for value in found if not math.isnan(value)), default=math.nan)
+        rivals = len(found.keys() - self.copies) + bool(found.keys() & self.copies)
+        if rivals > 1:
+            problems["duplicate_series"] += rivals - 1
+        return max((value for value in found.values() if not math.isnan(value)), default=math.nan)
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ class HistogramCells:
         if not counts:
             return None
         total = self.sum.value(values, problems)
-        rising = all(a <= b for a, b in itertools.pairwise(counts))  # false where one is NaN
+        rising = all(a <= b for a, b in itertools.pairwise([0.0, *counts]))  # false where one is NaN
         if edges[-1] != math.inf or total is None or math.isnan(total) or not rising:
             problems["broken_histogram"] += 1
             return UNREADABLE
@@ -92,7 +93,8 @@ class EngineCells:
         if cell is None:
             return False
         cell.slots.append(slot)
-        cell.per_process &= names.PID_LABEL in labels
+        if names.PID_LABEL in labels:
+            cell.copies.add(slot)
         self.slots.append(slot)
         if names.ENGINE_LABEL in labels:
             self.labelled_slots.append(slot)
@@ -146,6 +148,7 @@ class EngineCells:
             scalars.pop(name, None)
             histograms.pop(name, None)
         v1_marker = scalars.pop(names.V1_MARKER.field, None)
+        unreadable.discard(names.V1_MARKER.field)
         counted = names.PREEMPTIONS.field in scalars or names.PREEMPTIONS.field in unreadable
         v1 = v1_marker is not None or not counted or _any(self.labelled_slots, values)
         era = self._era(values, v1=v1, rust=openmetrics and cache is None)

@@ -1,0 +1,60 @@
+"""Rows of results: the table that people read and the file that other programs read."""
+
+import json
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results" / "results.json"
+
+_HEADER = ("what", "ours", "peer", "ratio", "goal", "met")
+_MET = {True: "yes", False: "NO", None: "-"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """
+    One result.
+
+    Args:
+        what: what was measured, and the peer by name where there is one.
+        ours: kvpressure's figure, with its unit.
+        peer: the peer's figure, or a dash.
+        ratio: one against the other, or a dash.
+        goal: what was hoped for, or a dash where a figure only stands beside another.
+        met: whether it was; None without a goal.
+        figures: the bare numbers behind the texts, in base units.
+    """
+
+    what: str
+    ours: str
+    peer: str = "-"
+    ratio: str = "-"
+    goal: str = "-"
+    met: bool | None = None
+    figures: dict[str, object] = field(default_factory=dict)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as plain text, aligned."""
+    cells = [_HEADER, *((row.what, row.ours, row.peer, row.ratio, row.goal, _MET[row.met]) for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(_HEADER))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def write(rows: Sequence[Row], failed: Sequence[str]) -> None:
+    """Write the results, with what they were measured on."""
+    packages = ("kvpressure", "prometheus_client", "aiohttp")
+    document = {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "packages": {name: version(name) for name in packages},
+        "failed": list(failed),
+        "rows": [asdict(row) for row in rows],
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
