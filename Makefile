@@ -24,7 +24,7 @@ lint: $(VENV)/.dev ## check style and types
 
 unit: $(VENV)/.dev promtool ## run the tests and hold the coverage of the core
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -q $(PYTEST)
+	$(BIN)/coverage run -m pytest -q -rs $(PYTEST)
 	$(BIN)/coverage report --skip-covered
 	$(BIN)/coverage json -q -o .cache/coverage.json
 	$(BIN)/python tests/branch_coverage.py .cache/coverage.json 95

@@ -56,7 +56,7 @@ def test_help_of_each_command(command):
          '"1s", "500ms" or "5m"')),
         (["--kv.pin-threshold", "95"], "kvpressure serve: --kv.pin-threshold: '95' is too large; the most is 1"),
         (
-            ["--sample.interval", "9s"],
+            ["--sample.interval", "9s", "--sample.max-interval", "5s"],
             ("kvpressure serve: sample.max-interval (5 s) is shorter than sample.interval (9 s); raise it or sample "
             "more often"),
         ),

@@ -30,9 +30,7 @@ ENGINE = {
 
 def test_the_line_is_readable():
     """The line has verdict, regime, the headline signals of the last minute, and the queue."""
-    expected = (
-        "kv_memory churn preemptions/1000 231 pinned 44% gap p99 0.058 s long gaps/1000 38.5 running 20 waiting 14"
-    )
+    expected = "kv_memory churn preempt/1k 231 pinned 44% gap p99 0.06s gaps>1s/1k 38.5 run 20 wait 14"
 
     assert expected == " ".join(demo.line_of(ENGINE).split())
 
@@ -42,7 +40,7 @@ def test_what_is_not_known_is_a_dash():
     line = demo.line_of({**ENGINE, "windows": [], "running": None, "waiting": None})
 
     assert 6 == line.count("-")
-    assert "0" not in line.replace("/1000", "")
+    assert "0" not in line
 
 
 def test_it_runs_until_interrupted():

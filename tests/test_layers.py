@@ -28,7 +28,7 @@ ALLOWED = {
     "replay": {"config", "family", "signals", "tables", "recording", "derive", "vllm"},
     "transport": set(),
     "check": {"transport", "config", "settings", "family", "signals", "tables", "derive", "vllm"},
-    "serve": {"__init__", "config", "log", "derive", "expose", "observe"},
+    "serve": {"__init__", "config", "settings", "log", "derive", "expose", "observe"},
     "demo": {"tables"},
     "cli": None,
     "__main__": None,

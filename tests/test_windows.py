@@ -74,3 +74,23 @@ def test_buckets_since_other_edges():
 def test_buckets_since_nothing():
     """Since before there was a histogram, all of it is what was gained."""
     assert Buckets(0, array("d", [3.0, 5.0]), 5.0, 1.0).since(Buckets()) == [3.0, 5.0]
+
+
+NUMBERS = st.floats(0, 1e18)
+HISTOGRAMS = st.builds(
+    Buckets,
+    st.integers(0, 1000),
+    st.lists(NUMBERS, max_size=25).map(lambda counts: array("d", counts)),
+    NUMBERS,
+    NUMBERS,
+)
+
+
+@given(totals=st.builds(Totals, *[NUMBERS] * Totals._fields.index("gaps"), *[HISTOGRAMS] * 3))
+def test_kept_as_it_was(totals):
+    """Totals come back from the history exactly as they went in, histograms of any size among them."""
+    history = History(900.0)
+    history.append(0.0, totals)
+    history.append(1.0, Totals())
+
+    assert history.at(0.5) == totals

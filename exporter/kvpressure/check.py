@@ -12,6 +12,7 @@ import requests
 from kvpressure import tables
 from kvpressure.config import Config, VllmConfig
 from kvpressure.derive.target import unavailable
+from kvpressure.family import PREFIX
 from kvpressure.settings import ConfigError
 from kvpressure.signals import CATALOGUE
 from kvpressure.transport import NamedAdapter, UnixAdapter
@@ -52,10 +53,12 @@ def look(config: Config) -> Report:
         try:
             body, took = _fetch(session, config.vllm)
         except requests.RequestException as fault:
-            return _unreachable(config.vllm.url, _reason(fault))
+            return _unreachable(config.vllm.url, _reason(fault, config.vllm))
         except _Refused as fault:
             return _unreachable(config.vllm.url, str(fault))
         version = _version(session, config.vllm)
+    if f"# HELP {PREFIX}" in body:
+        return _unreachable(config.vllm.url, "this is kvpressure itself; give the URL of vLLM's metrics")
     try:
         exposition = ExpositionReader().read(body)
     except ExpositionError as fault:
@@ -125,13 +128,17 @@ def _version(session: requests.Session, config: VllmConfig) -> str:
     return found[1] if found else ""
 
 
-def _reason(fault: requests.RequestException) -> str:
+def _reason(fault: requests.RequestException, config: VllmConfig) -> str:
     """What went wrong, without the request's insides."""
     if isinstance(fault, requests.exceptions.SSLError):
         return "TLS failed: the certificate is not trusted, or the server does not speak TLS (vllm.ca-file)"
     if isinstance(fault, requests.Timeout):
         return "it did not answer in time (vllm.timeout)"
     if isinstance(fault, requests.ConnectionError):
+        if config.unix_socket:
+            return f"nothing accepts a connection on the Unix socket {config.unix_socket} (vllm.unix-socket)"
+        if "NameResolutionError" in repr(fault):
+            return "the host name cannot be resolved"
         return "nothing accepts a connection there; is vLLM running, and is the port right?"
     return "the answer was broken off"
 
@@ -143,7 +150,7 @@ def _unreachable(url: str, why: str) -> Report:
 def _report(url: str, exposition: Exposition, version: str, took: float) -> Report:
     readings = dict(sorted(exposition.readings.items()))
     missing = unavailable(list(readings.values()))
-    facts = [("address", url), ("answered in", f"{took * 1000:.0f} ms"), ("vLLM", version or "version not told")]
+    facts = [("address", url), ("answered in", f"{took * 1000:.0f} ms"), ("version", version or "not told")]
     for reason, count in sorted(exposition.problems.items()):
         facts.append(("skipped", f"{count} {reason}"))
     for key, reading in readings.items():

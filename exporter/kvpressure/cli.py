@@ -20,7 +20,7 @@ OK, PROBLEM, USAGE = 0, 1, 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] in (["-h"], ["--help"]):
+    if words[:1] in (["-h"], ["--help"], ["help"]):
         sys.stdout.write(_overview())
         return OK
     if words[:1] == ["--version"]:
@@ -89,7 +89,10 @@ def _add_settings(parser: argparse.ArgumentParser, *sections: str) -> None:
         if what.metadata["kind"] == "switch":
             options |= {"action": "store_const", "const": True}
         elif what.metadata["kind"] in ("headers", "addresses"):
-            options |= {"action": "append", "metavar": what.metadata["kind"].upper().rstrip("S")}
+            options |= {
+                "action": "append",
+                "metavar": {"headers": "HEADER", "addresses": "ADDRESS"}[what.metadata["kind"]],
+            }
         else:
             options |= {"metavar": what.metadata["kind"].upper()}
         groups[section].add_argument(f"--{name}", **options)
@@ -131,12 +134,13 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _check_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", metavar="URL", help="URL of vLLM's metrics, such as http://127.0.0.1:8000/metrics")
+    parser.add_argument("url", metavar="URL", nargs="?", help="URL of vLLM's metrics, instead of --vllm.url")
     _add_settings(parser, "vllm")
 
 
 def _check(args: argparse.Namespace) -> int:
-    setattr(args, "vllm.url", args.url)
+    if args.url is not None:
+        setattr(args, "vllm.url", args.url)
     loaded = _load(args)
     from kvpressure import check  # noqa: PLC0415
 
@@ -174,7 +178,11 @@ def _replay(args: argparse.Namespace) -> int:
     interval = recording.interval(path, loaded.sample.interval)
     rows = recording.rows(path, complain)
     if step is None:
-        sys.stdout.write(replay.describe(replay.summarise(rows, loaded, interval)) + "\n")
+        summary = replay.summarise(rows, loaded, interval)
+        if summary.last is None:
+            complain(f"{path}: the recording has no rows")
+        else:
+            sys.stdout.write(replay.describe(summary) + "\n")
     else:
         from kvpressure.expose import families  # noqa: PLC0415
 

@@ -22,14 +22,14 @@ class VllmConfig:
 
     url: str = setting("http://127.0.0.1:8000/metrics", "URL of vLLM's metrics.", "url")
     timeout: float = setting(10.0, "Give up a sample after this time.", "duration", low=0.1, high=300)
-    unix_socket: str = setting("", "Reach the URL over this Unix socket (vllm serve --uds).", "text")
+    unix_socket: str = setting("", "Reach the URL over this Unix socket (vllm serve --uds).", "file")
     header: tuple[str, ...] = setting((), 'Send this header, as "Name: value"; repeatable.', "headers")
-    bearer_token_file: str = setting("", "Send the token in this file, read at each sample.", "text")
+    bearer_token_file: str = setting("", "Send the token in this file, read at each sample.", "file")
     basic_auth_user: str = setting("", "User name for basic authentication.", "text")
-    basic_auth_password_file: str = setting("", "File with the password for basic authentication.", "text")
-    ca_file: str = setting("", "Trust the certificate authorities in this file (PEM).", "text")
-    cert_file: str = setting("", "Client certificate (PEM).", "text")
-    key_file: str = setting("", "Key of the client certificate (PEM).", "text")
+    basic_auth_password_file: str = setting("", "File with the password for basic authentication.", "file")
+    ca_file: str = setting("", "Trust the certificate authorities in this file (PEM).", "file")
+    cert_file: str = setting("", "Client certificate (PEM).", "file")
+    key_file: str = setting("", "Key of the client certificate (PEM).", "file")
     server_name: str = setting("", "Name to expect in vLLM's certificate, if not the URL's host.", "text")
     insecure_skip_verify: bool = setting(default=False, text="Accept any certificate.", kind="switch")
     max_body_bytes: int = setting(
@@ -96,7 +96,7 @@ class StreamConfig:
 
 @dataclass(frozen=True, slots=True)
 class RegimeConfig:
-    """What tells preemption that goes on (churn) from the burst when load arrives (onset). See derive/regime.py."""
+    """What tells preemption that goes on (churn) from the burst when load arrives (onset)."""
 
     churn_spread: float = setting(
         240.0,
@@ -117,7 +117,7 @@ class RegimeConfig:
 
 @dataclass(frozen=True, slots=True)
 class VerdictConfig:
-    """What limits the engine. See derive/verdict.py for the order of precedence."""
+    """What limits the engine, and the evidence that it takes to say so."""
 
     window: float = setting(300.0, "Look back this far. Longer is calmer and later.", "duration", low=10, high=900)
     blocked_ratio: float = setting(
@@ -147,7 +147,9 @@ class WebConfig:
 
     listen_address: tuple[str, ...] = setting((":10938",), "Address to listen on; repeatable.", "addresses")
     telemetry_path: str = setting("/metrics", "Path of the metrics.", "path")
-    config_file: str = setting("", "TLS and basic auth, in exporter-toolkit's web configuration format.", "text")
+    config_file: str = setting(
+        "", "TLS and basic auth, in exporter-toolkit's web configuration format.", "file", name="config.file"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ def settings() -> Iterator[tuple[str, dataclasses.Field[Any]]]:
     """Every setting with its dotted name, as in the flag and the file: ``("kv.pin-threshold", field)``."""
     for name, section in SECTIONS.items():
         for what in dataclasses.fields(section):
-            yield f"{name}.{what.name.replace('_', '-')}", what
+            yield f"{name}.{what.metadata['name'] or what.name.replace('_', '-')}", what
 
 
 def load(path: str, flags: Mapping[str, Any] | None = None) -> Config:
@@ -207,6 +209,10 @@ def load(path: str, flags: Mapping[str, Any] | None = None) -> Config:
             values[section][what.name] = parse(what, flags[name], f"--{name}")
         elif name in given:
             values[section][what.name] = parse(what, given[name], f"{path}: {name}")
+    sample = values["sample"]
+    if "interval" in sample and "max_interval" not in sample:
+        # Who asks for fewer samples need not say so twice.
+        sample["max_interval"] = max(sample["interval"], SampleConfig().max_interval)
     config = Config(**{name: section(**values[name]) for name, section in SECTIONS.items()})
     _check_together(config)
     return config

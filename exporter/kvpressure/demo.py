@@ -70,12 +70,12 @@ def line_of(engine: dict[str, Any]) -> str:
     return "  ".join(
         (
             f"{engine['verdict']:15s} {engine['regime']:7s}",
-            f"preemptions/1000 {number(window.get('preemptions_per_thousand'), 3):>6s}",
+            f"preempt/1k {number(window.get('preemptions_per_thousand'), 3):>5s}",
             f"pinned {'-' if pinned is None else f'{pinned:.0%}':>4s}",
-            f"gap p99 {'-' if p99 is None else f'{p99:.3f} s':>7s}",
-            f"long gaps/1000 {number(window.get('long_gaps_per_thousand'), 3):>6s}",
-            f"running {number(engine['running']):>3s}",
-            f"waiting {number(engine['waiting']):>3s}",
+            f"gap p99 {'-' if p99 is None else f'{p99:.2f}s':>6s}",
+            f"gaps>1s/1k {number(window.get('long_gaps_per_thousand'), 3):>5s}",
+            f"run {number(engine['running']):>3s}",
+            f"wait {number(engine['waiting']):>3s}",
         )
     )
 
@@ -119,7 +119,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise DemoError(f"{url} will not answer: its process ended with status {process.returncode}")
+            raise DemoError(f"the process behind {url} ended with status {process.returncode}")
         with contextlib.suppress(requests.RequestException):
             if requests.get(url, timeout=1).ok:
                 return

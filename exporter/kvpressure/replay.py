@@ -104,7 +104,7 @@ def _describe_engine(engine: EngineSnapshot, summary: Summary, key: EngineKey) -
     windows = engine.windows
     labels = [window.window for window in windows]
     rows = [
-        [signal.metric, signal.unit, *[tables.number(_of(signal, window)) for window in windows]]
+        [signal.metric, *[tables.number(_of(signal, window)) for window in windows]]
         for signal in (
             signals.PREEMPTIONS_PER_THOUSAND,
             signals.KV_PINNED_RATIO,
@@ -127,8 +127,8 @@ def _describe_engine(engine: EngineSnapshot, summary: Summary, key: EngineKey) -
         (signals.ENGINE_RESETS, engine.resets),
     ]
     title = f"model {engine.model_name or '(no name)'}, engine {engine.engine}, {engine.era}"
-    parts = [title, tables.text(["signal at the end", "unit", *labels], rows)] if windows else [title]
-    parts.append(tables.text(["total", "unit", "value"], [[s.metric, s.unit, tables.number(v)] for s, v in totals]))
+    parts = [title, tables.text(["signal at the end", *labels], rows)] if windows else [title]
+    parts.append(tables.text(["total", "value"], [[s.metric, tables.number(v)] for s, v in totals]))
     parts.append(f"regime:  {_shares(summary.regimes.get(key))}\nverdict: {_shares(summary.verdicts.get(key))}")
     return "\n\n".join(parts)
 

@@ -6,16 +6,18 @@ import dataclasses
 import gc
 import logging
 import signal
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from kvpressure import __version__, log
-from kvpressure.config import Config
+from kvpressure.config import Config, settings
 from kvpressure.derive.snapshot import Snapshot
 from kvpressure.derive.target import Target
 from kvpressure.expose import server
 from kvpressure.expose.families import SnapshotCollector, render
 from kvpressure.observe.scraper import Scraper
+from kvpressure.settings import ConfigError
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +29,15 @@ def check(config: Config) -> None:
     Raises:
         ConfigError: one of them cannot be used.
     """
+    for name, what in settings():
+        section, _, _ = name.partition(".")
+        path = getattr(getattr(config, section), what.name)
+        # A socket comes with vLLM; every other file must be there.
+        if what.metadata["kind"] == "file" and path and what.name != "unix_socket":
+            try:
+                Path(path).read_bytes()
+            except OSError as fault:
+                raise ConfigError(f"{name}: {path}: cannot be read: {fault.strerror}") from fault
     asyncio.run(_check(config))
 
 
@@ -60,6 +71,7 @@ async def _run(config: Config) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _say_that_nothing_is_reloaded)
     runner = await server.serve(app, config)
     # What exists now lives until the end: the collector need not look at it again.
     gc.collect()
@@ -73,6 +85,10 @@ async def _run(config: Config) -> None:
         with contextlib.suppress(asyncio.CancelledError):
             await sampling
         await runner.cleanup()
+
+
+def _say_that_nothing_is_reloaded() -> None:
+    _log.warning("SIGHUP is ignored: restart to load a changed configuration")
 
 
 def state_of(snapshot: Snapshot) -> dict[str, object]:

@@ -15,16 +15,17 @@ class ConfigError(ValueError):
     """A setting that cannot be used; the message is one sentence that names it and says what to do."""
 
 
-def setting(
+def setting(  # noqa: PLR0913  # one line of a table, all but three by keyword
     default: Any,  # noqa: ANN401  # the field's own annotation gives the type
     text: str,
     kind: str,
     *,
     low: float | None = None,
     high: float | None = None,
+    name: str = "",
 ) -> Any:  # noqa: ANN401
-    """A dataclass field that also knows its help text, its kind and its bounds."""
-    return field(default=default, metadata={"help": text, "kind": kind, "low": low, "high": high})
+    """A dataclass field that also knows its help text, its kind and its bounds, and its name where that is another."""
+    return field(default=default, metadata={"help": text, "kind": kind, "low": low, "high": high, "name": name})
 
 
 def parse(what: dataclasses.Field[Any], given: object, where: str) -> Any:  # noqa: ANN401
@@ -40,10 +41,11 @@ def parse(what: dataclasses.Field[Any], given: object, where: str) -> Any:  # no
     except (TypeError, ValueError, OverflowError) as fault:
         raise ConfigError(f"{where}: {_safe(kind, given)} is not {_KINDS[kind]}") from fault
     low, high = what.metadata["low"], what.metadata["high"]
+    unit = "s" if kind == "duration" else ""
     if low is not None and value < low:
-        raise ConfigError(f"{where}: {shown(given)} is too small; the least is {low:g}")
+        raise ConfigError(f"{where}: {shown(given)} is too small; the least is {low:g}{unit}")
     if high is not None and value > high:
-        raise ConfigError(f"{where}: {shown(given)} is too large; the most is {high:g}")
+        raise ConfigError(f"{where}: {shown(given)} is too large; the most is {high:g}{unit}")
     return value
 
 
@@ -171,6 +173,7 @@ def _one_of(*allowed: str) -> Any:  # noqa: ANN401
 _PARSERS: dict[str, Any] = {
     "url": _url,
     "text": _text,
+    "file": _text,
     "number": _number,
     "ratio": _number,
     "count": _count,
@@ -185,6 +188,7 @@ _PARSERS: dict[str, Any] = {
 _KINDS = {
     "url": "a URL like http://127.0.0.1:8000/metrics (http or https, no user name in it)",
     "text": "text",
+    "file": "the path of a file",
     "number": "a number",
     "ratio": "a number",
     "count": "a whole number",

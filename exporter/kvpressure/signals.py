@@ -240,7 +240,7 @@ GAP_P99 = Signal(
     "seconds",
     "99th percentile of the gaps between two tokens of one request in the window. From vLLM's histogram it is "
     "interpolated as PromQL's histogram_quantile does. One preemption is one gap among hundreds: read it beside the "
-    "paused requests, never alone.",
+    "long gaps, never alone.",
     "one number over all versions and sources of gaps",
     labels=("window", "source"),
     needs=("gaps",),
@@ -252,7 +252,7 @@ LONG_GAPS_PER_THOUSAND = Signal(
     "gaps per 1000 requests",
     "Gaps over the pause threshold in vLLM's histogram per thousand requests served. Counts gaps, not requests; a "
     "stall that still lasts, or whose victim is aborted, is missing.",
-    "the fallback where neither a tap nor a log tells which requests paused",
+    "the threshold is an edge of a histogram whose edges differ by version; requests still running are served too",
     labels=("window",),
     needs=("gaps", "running", "finished"),
     headline=True,

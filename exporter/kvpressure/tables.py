@@ -12,6 +12,8 @@ def text(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
     """
     A table of aligned columns; the last one is wrapped to the terminal's width (100 where there is none).
 
+    Where that leaves no room for a long last column, each of its cells stands below its row.
+
     Args:
         header: the column titles.
         rows: cells, as many per row as there are titles.
@@ -22,6 +24,9 @@ def text(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
     widths = [max(len(row[i]) for row in cells) for i in range(len(header) - 1)]
     left = sum(widths) + _GAP * len(widths)
     room = max(_NARROWEST, width - left)
+    longest = max(len(row[-1]) for row in cells)
+    if width - left < min(longest, _NARROWEST):
+        return _stacked(cells, widths, width)
     lines = []
     for row in cells:
         start = "".join(cell.ljust(size + _GAP) for cell, size in zip(row[:-1], widths, strict=True))
@@ -30,6 +35,15 @@ def text(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
         lines.extend(" " * left + more for more in wrapped[1:])
     rule = max(len(line) for line in lines)
     return "\n".join([lines[0], "-" * rule, *lines[1:]])
+
+
+def _stacked(cells: list[list[str]], widths: list[int], width: int) -> str:
+    lines = []
+    for row in cells[1:]:
+        start = "".join(cell.ljust(size + _GAP) for cell, size in zip(row[:-1], widths, strict=True))
+        lines.append(start.rstrip())
+        lines.extend("    " + line for line in textwrap.wrap(row[-1], width - 4, break_on_hyphens=False))
+    return "\n".join(lines)
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

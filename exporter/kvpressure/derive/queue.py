@@ -4,6 +4,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
+_SLACK = 0.1
+"""Share of the largest batch by which running may fall short of it and still count as standing at it."""
+
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
@@ -13,7 +16,7 @@ class QueueFacts:
     Args:
         seconds: time with a queue.
         running_max: the largest running batch, with a queue or without.
-        at_max: seconds of that time at which running stood at `running_max`.
+        at_max: seconds of that time at which running stood at `running_max`, or a little under it.
         usage_max: the highest KV usage (0 to 1) with a queue.
     """
 
@@ -76,7 +79,10 @@ class QueueWatch:
         if not self._usage:
             return QueueFacts()
         top = max(self._batches)
-        return QueueFacts(seconds, top, self._batches[top].queued_seconds, self._usage[0][1])
+        # A request that finishes leaves its place for a step, and a sample often finds it empty.
+        nearly = max(1.0, top - max(1.0, _SLACK * top))
+        at_max = sum(batch.queued_seconds for running, batch in self._batches.items() if running >= nearly)
+        return QueueFacts(seconds, top, at_max, self._usage[0][1])
 
     def _forget(self, t: float) -> None:
         start = t - self._window

@@ -6,6 +6,7 @@ taken to have gone on by one interval, so that nothing is counted twice and noth
 """
 
 from collections import Counter
+from collections.abc import Container
 
 from kvpressure.config import Config
 from kvpressure.derive.duty import Duty
@@ -151,9 +152,9 @@ class Target:
         self._last_t = taken
         return taken
 
-    def _forget(self, t: float, present: object) -> None:
+    def _forget(self, t: float, present: Container[EngineKey]) -> None:
         """Let go of engines that are no longer exposed."""
-        gone = [state for key, state in self._states.items() if key not in present]  # type: ignore[operator]
+        gone = [state for key, state in self._states.items() if key not in present]
         for state in gone:
             state.lost()
         gone.sort(key=lambda state: state.last_t)

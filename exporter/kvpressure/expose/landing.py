@@ -7,7 +7,7 @@ from html import escape
 
 from kvpressure import __version__
 
-_STYLE = "body{font:1rem/1.5 sans-serif;max-width:40rem;margin:2rem auto;padding:0 1rem}"
+_STYLE = ":root{color-scheme:light dark}body{font:1rem/1.5 sans-serif;max-width:40rem;margin:2rem auto;padding:0 1rem}"
 _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 
 CONTENT_SECURITY_POLICY = (
@@ -35,7 +35,7 @@ def page(links: Mapping[str, str]) -> str:
 <body>
 <main>
 <h1>kvpressure</h1>
-<p>Shows when vLLM's KV cache is too small for its traffic, and which users feel it.</p>
+<p>Shows when vLLM's KV cache is too small for its traffic, and how badly users feel it.</p>
 <p>Version {escape(__version__)}</p>
 <ul>
 {items}

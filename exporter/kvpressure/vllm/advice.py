@@ -5,7 +5,7 @@ from kvpressure.vllm.reading import EngineReading
 
 NO_SERIES = (
     "started with --disable-log-stats: no vllm: series",
-    "restart vLLM without --disable-log-stats",
+    "restart vLLM without --disable-log-stats; if this is not vLLM, give the URL of vLLM's own /metrics",
 )
 """For an exposition without any vllm: series. The first half is why, the second what to change."""
 
