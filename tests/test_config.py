@@ -17,7 +17,7 @@ SENTENCES = {
     "key-number": "unknown key stream.1; known under stream are pause-threshold",
     "section-value": "kv must be a mapping of settings, not '0.9'",
     "section-list": "kv must be a mapping of settings, not 'list'",
-    "top-level": "must be a mapping of sections, not 'list'",
+    "top-level": "must be a mapping, not 'list'",
     "yaml": "is not YAML in line 2: expected the node content, but found '<stream end>'",
     "tab": "is not YAML in line 2: found character '\\t' that cannot start any token",
     "control-character": "is not YAML: cannot be parsed",

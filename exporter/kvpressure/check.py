@@ -4,12 +4,12 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import requests
+import urllib3
 
-from kvpressure import tables
+from kvpressure import files, tables
 from kvpressure.config import Config, VllmConfig
 from kvpressure.derive.target import unavailable
 from kvpressure.family import PREFIX
@@ -54,6 +54,10 @@ def look(config: Config) -> Report:
             body, took = _fetch(session, config.vllm)
         except requests.RequestException as fault:
             return _unreachable(config.vllm.url, _reason(fault, config.vllm))
+        except urllib3.exceptions.TimeoutError:
+            return _unreachable(config.vllm.url, "it did not answer in time (vllm.timeout)")
+        except urllib3.exceptions.HTTPError:
+            return _unreachable(config.vllm.url, "the answer was broken off")
         except _Refused as fault:
             return _unreachable(config.vllm.url, str(fault))
         version = _version(session, config.vllm)
@@ -94,7 +98,7 @@ def _prepare(session: requests.Session, config: VllmConfig) -> None:
 
 def _secret(name: str, path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
+        return files.read(path).decode("utf-8").strip()
     except (OSError, UnicodeDecodeError) as fault:
         raise ConfigError(f"{name}: {path} cannot be read: {getattr(fault, 'strerror', 'it is not text')}") from fault
 
@@ -106,7 +110,8 @@ def _fetch(session: requests.Session, config: VllmConfig) -> tuple[str, float]:
         if answer.status_code != requests.codes.ok:
             raise _Refused(f"it answered with status {answer.status_code}")
         body = bytearray()
-        for chunk in answer.iter_content(_CHUNK):
+        # Not iter_content: that waits for a whole chunk, however slowly it drips.
+        while chunk := answer.raw.read1(_CHUNK, decode_content=True):
             body += chunk
             if len(body) > config.max_body_bytes:
                 raise _Refused(f"it answered with more than {config.max_body_bytes} bytes (vllm.max-body-bytes)")
@@ -121,8 +126,8 @@ def _version(session: requests.Session, config: VllmConfig) -> str:
     try:
         url = f"{parts.scheme}://{parts.netloc}/version"
         with session.get(url, timeout=config.timeout, stream=True, allow_redirects=False) as answer:
-            text = next(answer.iter_content(_VERSION_BYTES), b"").decode("utf-8", "replace")
-    except requests.RequestException:
+            text = answer.raw.read1(_VERSION_BYTES, decode_content=True).decode("utf-8", "replace")
+    except (requests.RequestException, urllib3.exceptions.HTTPError):
         return ""
     found = re.search(r'"version"\s*:\s*"([0-9A-Za-z.+_-]{1,64})"', text)
     return found[1] if found else ""
@@ -139,18 +144,28 @@ def _reason(fault: requests.RequestException, config: VllmConfig) -> str:
             return f"nothing accepts a connection on the Unix socket {config.unix_socket} (vllm.unix-socket)"
         if "NameResolutionError" in repr(fault):
             return "the host name cannot be resolved"
-        return "nothing accepts a connection there; is vLLM running, and is the port right?"
+        if "NewConnectionError" in repr(fault):
+            return "nothing accepts a connection there; is vLLM running, and is the port right?"
     return "the answer was broken off"
 
 
 def _unreachable(url: str, why: str) -> Report:
-    return Report(f"kvpressure check: {url}: {why}\n", reached=False, headlines_available=False)
+    return Report(f"kvpressure check: {_without_query(url)}: {why}\n", reached=False, headlines_available=False)
+
+
+def _without_query(url: str) -> str:
+    """The URL without its query, which may hold a key."""
+    return url.partition("?")[0]
 
 
 def _report(url: str, exposition: Exposition, version: str, took: float) -> Report:
     readings = dict(sorted(exposition.readings.items()))
     missing = unavailable(list(readings.values()))
-    facts = [("address", url), ("answered in", f"{took * 1000:.0f} ms"), ("version", version or "not told")]
+    facts = [
+        ("address", _without_query(url)),
+        ("answered in", f"{took * 1000:.0f} ms"),
+        ("version", version or "not told"),
+    ]
     for reason, count in sorted(exposition.problems.items()):
         facts.append(("skipped", f"{count} {reason}"))
     for key, reading in readings.items():

@@ -7,8 +7,10 @@ Each command imports what it needs when it runs: `serve` never loads the generat
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from kvpressure import __version__, config, settings
@@ -20,6 +22,9 @@ OK, PROBLEM, USAGE = 0, 1, 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is None:
+        # Started with its output closed.
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # until the process ends
     if words[:1] in (["-h"], ["--help"], ["help"]):
         sys.stdout.write(_overview())
         return OK
@@ -35,13 +40,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _Parser(prog=f"kvpressure {name}", description=command.text, allow_abbrev=False)
     command.flags(parser)
     try:
-        return command.run(parser.parse_args(rest))
+        return _flushed(command.run(parser.parse_args(rest)))
     except settings.ConfigError as fault:
         return _usage(f"kvpressure {name}: {fault}")
     except BrokenPipeError:
         # The reader of our output went away, as `head` does.
         sys.stderr.close()
         return OK
+    except OSError as fault:
+        sys.stderr.write(f"kvpressure {name}: cannot write its output: {fault.strerror}\n")
+        return PROBLEM
+
+
+def _flushed(status: int) -> int:
+    """The status, once all output is written: a full disk shows only then."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return status
 
 
 class _Parser(argparse.ArgumentParser):

@@ -8,11 +8,9 @@ under ``kv``. Flags win over the file. Anything that is not understood is an err
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import yaml
-
+from kvpressure import yamlfile
 from kvpressure.settings import ConfigError, parse, setting, shown
 
 
@@ -33,7 +31,7 @@ class VllmConfig:
     server_name: str = setting("", "Name to expect in vLLM's certificate, if not the URL's host.", "text")
     insecure_skip_verify: bool = setting(default=False, text="Accept any certificate.", kind="switch")
     max_body_bytes: int = setting(
-        32 * 1024 * 1024, "Refuse a longer answer; 64 engines say about 3 MB.", "count", low=1024
+        16 * 1024 * 1024, "Refuse a longer answer; 64 engines say about 3 MB.", "count", low=1024
     )
 
 
@@ -222,7 +220,7 @@ def _from_file(path: str) -> dict[str, Any]:
     """The file's values by dotted name, every name known."""
     known = dict(settings())
     given: dict[str, Any] = {}
-    for section, content in _read(path).items():
+    for section, content in yamlfile.read(path).items():
         if section not in SECTIONS:
             raise ConfigError(f"{path}: unknown section {shown(section)}; known are {', '.join(SECTIONS)}")
         if content is not None and not isinstance(content, dict):
@@ -234,25 +232,6 @@ def _from_file(path: str) -> dict[str, Any]:
                 raise ConfigError(f"{path}: unknown key {name}; known under {section} are {others}")
             given[name] = value
     return given
-
-
-def _read(path: str) -> dict[str, Any]:
-    try:
-        document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as fault:
-        raise ConfigError(f"{path}: cannot be read: {fault.strerror}") from fault
-    except UnicodeDecodeError as fault:
-        raise ConfigError(f"{path}: is not UTF-8 text") from fault
-    except yaml.YAMLError as fault:
-        mark = getattr(fault, "problem_mark", None)
-        where = f" in line {mark.line + 1}" if mark else ""
-        problem = getattr(fault, "problem", None) or "cannot be parsed"
-        raise ConfigError(f"{path}: is not YAML{where}: {problem}") from fault
-    if document is None:
-        return {}
-    if not isinstance(document, dict):
-        raise ConfigError(f"{path}: must be a mapping of sections, not {shown(document)}")
-    return document
 
 
 def _check_together(config: Config) -> None:

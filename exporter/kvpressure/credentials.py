@@ -6,7 +6,8 @@ Every fault is a ``FileFault`` that names setting and file, and never repeats wh
 
 import os
 import ssl
-from pathlib import Path
+
+from kvpressure import files
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
 """Tells one version of some files from another."""
@@ -51,7 +52,7 @@ def read_secret(name: str, path: str) -> str:
         FileFault: it cannot be read, is empty, or is not one line of UTF-8 text.
     """
     try:
-        secret = Path(path).read_text(encoding="utf-8").strip()
+        secret = files.read(path).decode("utf-8").strip()
     except OSError as fault:
         raise _unreadable(name, path, fault) from fault
     except UnicodeDecodeError:
@@ -105,8 +106,7 @@ def identify(context: ssl.SSLContext, cert: tuple[str, str], key: tuple[str, str
 
 def _check_readable(name: str, path: str) -> None:
     try:
-        with Path(path).open("rb") as file:
-            file.read(1)
+        files.read(path)
     except OSError as fault:
         raise _unreadable(name, path, fault) from fault
 

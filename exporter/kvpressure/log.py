@@ -7,6 +7,7 @@ credential belongs into a message or a field.
 
 import json
 import logging
+import math
 import sys
 import time
 import traceback
@@ -19,6 +20,8 @@ from kvpressure.config import LogConfig
 MAX_VALUE = 4000
 """Characters of one value; what is longer is cut, so that a line stays under the limits of log collectors."""
 
+_EVERY = 60.0
+_MESSAGES = 100
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 _LEVEL_WORDS = {"WARNING": "WARN", "CRITICAL": "ERROR"}
 
@@ -33,6 +36,7 @@ def setup(config: LogConfig, stream: TextIO | None = None) -> None:
     handler = _Handler(stream or sys.stderr)
     formatter = JsonFormatter if config.format == "json" else LogfmtFormatter
     handler.setFormatter(formatter(tracebacks=level <= logging.DEBUG))
+    handler.addFilter(_Throttle())
     root = logging.getLogger()
     for old in [known for known in root.handlers if isinstance(known, _Handler)]:
         root.removeHandler(old)
@@ -40,6 +44,25 @@ def setup(config: LogConfig, stream: TextIO | None = None) -> None:
     root.setLevel(level)
     # At debug, asyncio tells every poll of the event loop: that is noise to anyone but its authors.
     logging.getLogger("asyncio").setLevel(max(level, logging.INFO))
+
+
+class _Throttle(logging.Filter):
+    """Lets each message of asyncio through once a minute: out of files, it repeats one thousands of times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name != "asyncio":
+            return True
+        key, now = str(record.msg)[:100], time.monotonic()
+        if now - self._told.get(key, -math.inf) < _EVERY:
+            return False
+        if len(self._told) >= _MESSAGES:
+            self._told.clear()
+        self._told[key] = now
+        return True
 
 
 class _Handler(logging.StreamHandler[TextIO]):

@@ -122,6 +122,9 @@ def _row(line: bytes) -> Row:
         raise ValueError('"body" is not text')
     if body is None and "error" not in row:
         raise ValueError('it has neither "body" nor "error"')
+    if body is not None and not body.isascii():
+        # JSON can hold half a surrogate pair, which no text format can.
+        body = body.encode("utf-8", "replace").decode("utf-8")
     return Row(float(t), None if "error" in row else body, float(took))
 
 

@@ -6,11 +6,10 @@ import dataclasses
 import gc
 import logging
 import signal
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from kvpressure import __version__, log
+from kvpressure import __version__, files, log
 from kvpressure.config import Config, settings
 from kvpressure.derive.snapshot import Snapshot
 from kvpressure.derive.target import Target
@@ -35,7 +34,7 @@ def check(config: Config) -> None:
         # A socket comes with vLLM; every other file must be there.
         if what.metadata["kind"] == "file" and path and what.name != "unix_socket":
             try:
-                Path(path).read_bytes()
+                files.read(path)
             except OSError as fault:
                 raise ConfigError(f"{name}: {path}: cannot be read: {fault.strerror}") from fault
     asyncio.run(_check(config))

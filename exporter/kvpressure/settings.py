@@ -60,7 +60,8 @@ def _safe(kind: str, given: object) -> str:
     secret = kind == "headers" or (kind == "url" and ("@" in str(given) or "?" in str(given)))
     if secret:
         return "the value"
-    return shown(", ".join(map(str, given)) if isinstance(given, list) else given)
+    flat = isinstance(given, list) and all(isinstance(item, str) for item in given)
+    return shown(", ".join(given) if flat else given)  # type: ignore[arg-type]
 
 
 def duration(text: str) -> float:
@@ -71,7 +72,7 @@ def duration(text: str) -> float:
         ValueError: it is neither.
     """
     units = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-    if re.fullmatch(r"[0-9]*\.?[0-9]+", text):
+    if re.fullmatch(r"[0-9]*\.?[0-9]+", text, re.ASCII):
         return float(text)
     parts = re.findall(r"([0-9]*\.?[0-9]+)(ms|s|m|h|d)", text)
     if not parts or "".join(n + u for n, u in parts) != text:
@@ -82,12 +83,16 @@ def duration(text: str) -> float:
 def _text(given: object) -> str:
     if not isinstance(given, str):
         raise TypeError
+    if not given.isprintable():
+        raise ValueError
     return given
 
 
 def _number(given: object) -> float:
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise TypeError
+    if isinstance(given, str) and not re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?", given, re.ASCII):
+        raise ValueError
     value = float(given)
     if not math.isfinite(value):
         raise ValueError
@@ -102,7 +107,10 @@ def _count(given: object) -> int:
 
 
 def _duration(given: object) -> float:
-    return duration(given) if isinstance(given, str) else _number(given)
+    seconds = duration(given) if isinstance(given, str) else _number(given)
+    if not 0.0 <= seconds < math.inf:
+        raise ValueError
+    return seconds
 
 
 def _switch(given: object) -> bool:
@@ -118,14 +126,20 @@ def _raise() -> Any:  # noqa: ANN401
 def _url(given: object) -> str:
     text = _text(given)
     parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or re.search(r"\s", text):
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or re.search(r"\s", text):
         raise ValueError
     _ = parts.port  # raises ValueError where it is no port number
     return text if parts.path not in ("", "/") else f"{parts.scheme}://{parts.netloc}/metrics"
 
 
+def _lines(given: object) -> tuple[str, ...]:
+    if not isinstance(given, str | list | tuple):
+        raise TypeError
+    return tuple(_text(line) for line in ([given] if isinstance(given, str) else given))
+
+
 def _headers(given: object) -> tuple[str, ...]:
-    lines = tuple(_text(line) for line in ([given] if isinstance(given, str) else given))  # type: ignore[attr-defined]
+    lines = _lines(given)
     for line in lines:
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: ?[\t\x20-\x7e]*", line):
             raise ValueError
@@ -133,7 +147,7 @@ def _headers(given: object) -> tuple[str, ...]:
 
 
 def _addresses(given: object) -> tuple[str, ...]:
-    lines = tuple(_text(line) for line in ([given] if isinstance(given, str) else given))  # type: ignore[attr-defined]
+    lines = _lines(given)
     for line in lines:
         split_address(line)
     if not lines:

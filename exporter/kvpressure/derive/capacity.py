@@ -29,7 +29,9 @@ def lengths(now: Buckets, then: Buckets, whole: Histogram | None) -> Lengths | N
         return None
     count = now.count - then.count
     if count > 0.0:
-        return Lengths((now.sum - then.sum) / count, histogram_quantile(_P95, whole.edges, now.since(then)))
+        counts = now.since(then)
+        p95 = histogram_quantile(_P95, whole.edges, counts) if len(counts) == len(whole.edges) else None
+        return Lengths((now.sum - then.sum) / count, p95)
     if whole.mean is None:
         return None
     return Lengths(whole.mean, histogram_quantile(_P95, whole.edges, whole.counts))

@@ -50,17 +50,23 @@ class HistogramIncrease:
         first: the histogram to count from, or None for one that appears on an engine already read.
     """
 
-    __slots__ = ("_edges", "_last", "resets", "total")
+    __slots__ = ("_edges", "_last", "_odd", "resets", "total")
 
     def __init__(self, first: Histogram | None) -> None:
         self._last = first
         self._edges = first.edges if first else ()
         self.total = Buckets(counts=array("d", bytes(8 * len(self._edges))))
         self.resets = 0
+        self._odd: tuple[float, ...] = ()
 
     def add(self, histogram: Histogram) -> None:
         """Take the histogram's next state."""
         last, total = self._last, self.total
+        if last is not None and histogram.edges != self._odd and _lost_a_line(last, histogram):
+            # Believed only where the next reading has the same edges.
+            self._odd = histogram.edges
+            return
+        self._odd = ()
         self._last = histogram
         if last is not None and histogram.counts == last.counts and histogram.edges == last.edges:
             return
@@ -83,6 +89,11 @@ def _gained(last: Histogram | None, now: Histogram) -> tuple[float, ...] | list[
     if last is None or _was_reset(last, now):
         return now.counts
     return [new - old for new, old in zip(now.counts, last.counts, strict=True)]
+
+
+def _lost_a_line(last: Histogram, now: Histogram) -> bool:
+    """Whether edges are missing while nothing fell: other edges come with a restart, after which there is less."""
+    return set(now.edges) < set(last.edges) and now.count >= last.count
 
 
 def _was_reset(last: Histogram, now: Histogram) -> bool:

@@ -6,6 +6,8 @@ three scheduled ones is unobserved, in no numerator and no denominator; what cou
 reading after it.
 """
 
+from collections import deque
+
 from kvpressure.config import Config
 from kvpressure.derive import capacity
 from kvpressure.derive.changes import StallWatch, preemptions_inferred
@@ -18,6 +20,9 @@ from kvpressure.vllm.reading import EngineKey, EngineReading, Histogram
 
 UNOBSERVED_AFTER = 3.0
 """Scheduled intervals after which a gap between two readings is unobserved."""
+
+ALTERNATING, ALTERNATING_WITHIN = 4, 20
+"""Resets within so many readings that are no restarts."""
 
 LONGEST_WINDOW = max(seconds for _, seconds in WINDOWS)
 
@@ -61,6 +66,7 @@ class EngineState:
         self.resident: float | None = None
         self.recomputed = 0.0
         self.resets = 0
+        self._reset_readings: deque[int] = deque(maxlen=ALTERNATING)
         self._stall = StallWatch(config.stream.pause_threshold)
         self._unreadable: set[str] = set()
         self._totals = Totals()
@@ -82,8 +88,8 @@ class EngineState:
         totals = self._totals
         if before is not None:
             totals = self._hold(totals, before, reading, t, seen=seen)
-            # After a restart the queues say nothing of each other.
-            if self.present and self.resets == resets:
+            # Over a restart, a sleep or a time that was not observed the queues say nothing of each other.
+            if seen and self.resets == resets and not (before.asleep or reading.asleep):
                 inferred = preemptions_inferred(before, reading, self.config.kv.nearly_full)
                 totals = totals._replace(inferred=totals.inferred + inferred)
         self._estimate_recompute(reading, preempted)
@@ -105,6 +111,18 @@ class EngineState:
         self.can_infer |= None not in (reading.running, reading.waiting, reading.finished, reading.kv_usage)
         self.reading, self.last_t, self.present = reading, t, True
         self.readings += 1
+        if self.resets > resets:
+            self._reset_readings.append(self.readings)
+
+    @property
+    def alternates(self) -> bool:
+        """
+        Whether the counters start again so often that several servers must be answering in turn.
+
+        Increases between two servers mean nothing; those that were counted before it showed stay counted.
+        """
+        seen = self._reset_readings
+        return len(seen) == ALTERNATING and self.readings - seen[0] < ALTERNATING_WITHIN
 
     def lost(self) -> None:
         """Note that the last good exposition did not have this engine: nothing of it holds any more."""

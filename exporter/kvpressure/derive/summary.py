@@ -53,7 +53,7 @@ def summarise(state: EngineState, t: float, *, fresh: bool, whole: bool = False)
     settled = fresh and state.readings >= _TWO_READINGS
     windows = _windows(moment, whole=whole) if settled else ()
     regime = _regime(moment) if settled else "unknown"
-    evidence = _evidence(moment, regime) if settled and _can_judge(reading) else None
+    evidence = _evidence(moment, regime) if settled and _can_judge(reading) and not state.alternates else None
     gauges = _gauges(moment) if fresh else {}
     model_name, engine = state.key
     return EngineSnapshot(
@@ -88,8 +88,10 @@ def between(reading: EngineReading, then: Totals, now: Totals, pause: float, lab
         preempted = now.preemptions - then.preemptions
     if reading.gaps is not None:
         edges, counts = reading.gaps.edges, now.gaps.since(then.gaps)
-        p99 = histogram_quantile(_P99, edges, counts)
-        long_gaps = count_above(pause, edges, counts)
+        # Not of the same length: a reading whose edges are not believed yet.
+        if len(counts) == len(edges):
+            p99 = histogram_quantile(_P99, edges, counts)
+            long_gaps = count_above(pause, edges, counts)
     return WindowSnapshot(
         window=label,
         preemptions_per_thousand=_per_thousand(preempted, served),
@@ -121,7 +123,7 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def _regime(moment: _Moment) -> Regime:
-    if moment.reading.asleep or moment.reading.preemptions is None:
+    if moment.reading.asleep or moment.reading.preemptions is None or moment.state.alternates:
         return "unknown"
     return moment.state.regime.at(moment.t)
 

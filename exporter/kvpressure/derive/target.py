@@ -69,8 +69,9 @@ class Target:
         except ExpositionError as fault:
             self._errors[fault.reason] += 1
             self._up = False
+            self._duty.observe(took)
             return Taken(refused=fault)
-        self._errors.update(exposition.problems)
+        problems = Counter(exposition.problems)
         scheduled = self.interval
         self._duty.observe(took)
         for key, reading in exposition.readings.items():
@@ -78,19 +79,25 @@ class Target:
             if state is None:
                 state = self._states[key] = EngineState(key, self._config)
             state.observe(t, reading, scheduled)
+            if state.alternates:
+                problems["alternating_counters"] += 1
+        self._errors.update(problems)
         self._forget(t, exposition.readings.keys())
         self._unavailable = unavailable(list(exposition.readings.values()))
         self._up, self._took, self._last_good = True, took, t
-        return Taken(len(exposition.readings), exposition.problems)
+        return Taken(len(exposition.readings), problems)
 
-    def failed(self, t: float, reason: str) -> None:
+    def failed(self, t: float, reason: str, took: float | None = None) -> None:
         """
         Take a sample that brought nothing.
 
         Args:
             t: when it was tried.
             reason: one of a few words, for the label `reason`.
+            took: seconds that vLLM spent on an answer that could not be used, where it gave one.
         """
+        if took is not None:
+            self._duty.observe(took)
         self._forward(t)
         self._samples += 1
         self._errors[reason] += 1

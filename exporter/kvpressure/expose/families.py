@@ -32,7 +32,11 @@ def exposition(snapshot: Snapshot) -> bytes:
 
 def render(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     """What a registry says in the format that `accept` asks for, with its content type."""
-    encoder, content_type = choose_encoder(accept)
+    try:
+        encoder, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):
+        # A version that is no number; the plain format is what every scraper reads.
+        encoder, content_type = choose_encoder("")
     return encoder(registry), content_type
 
 

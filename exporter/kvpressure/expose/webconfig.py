@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
-
+from kvpressure import yamlfile
 from kvpressure.credentials import FileFault, identify, stamp, trust
 from kvpressure.log import RateLimitedLog
 from kvpressure.settings import ConfigError, shown
@@ -88,7 +87,7 @@ def load(path: str) -> WebSettings:
     """
     if not path:
         return WebSettings()
-    document = _read(path)
+    document = yamlfile.read(path)
     _check_keys(path, "", document, _SECTIONS, _UNSUPPORTED_SECTIONS)
     http = _section(path, document, "http_server_config")
     _check_keys(path, "http_server_config.", http, ("http2",), ("headers",))
@@ -153,23 +152,6 @@ class ServerTls:
         if settings.client_ca_file:
             trust(context, f"{section}.client_ca_file", settings.client_ca_file)
         return context
-
-
-def _read(path: str) -> dict[Any, Any]:
-    try:
-        document = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as fault:
-        raise ConfigError(f"{path}: cannot be read: {(fault.strerror or 'unknown fault').lower()}") from fault
-    except UnicodeDecodeError as fault:
-        raise ConfigError(f"{path}: is not UTF-8 text") from fault
-    except (yaml.YAMLError, ValueError) as fault:
-        mark = getattr(fault, "problem_mark", None)
-        raise ConfigError(f"{path}: is not YAML{f' in line {mark.line + 1}' if mark else ''}") from fault
-    if document is None:
-        return {}
-    if not isinstance(document, dict):
-        raise ConfigError(f"{path}: must be a mapping, not {shown(document)}")
-    return document
 
 
 def _section(path: str, document: dict[Any, Any], name: str) -> dict[Any, Any]:

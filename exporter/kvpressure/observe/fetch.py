@@ -16,6 +16,8 @@ from kvpressure.config import VllmConfig
 from kvpressure.credentials import FileFault, Stamp, identify, read_secret, stamp, trust
 from kvpressure.settings import ConfigError
 
+ANSWERED = frozenset({"status", "too_large", "truncated"})
+"""Reasons for which vLLM did the work of an answer: they count towards the duty budget."""
 REASONS = ("refused", "timeout", "status", "too_large", "truncated", "tls", "credentials", "dns", "other")
 """Every reason that a sample fails for: values of a label, so they are few and fixed."""
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from kvpressure.config import VllmConfig
 from kvpressure.log import RateLimitedLog
-from kvpressure.observe.fetch import Fetcher, FetchError
+from kvpressure.observe.fetch import ANSWERED, Fetcher, FetchError
 from kvpressure.vllm.reading import Taken
 
 _log = logging.getLogger(__name__)
@@ -38,13 +38,14 @@ class Sink(Protocol):
         """
         ...
 
-    def failed(self, t: float, reason: str) -> None:
+    def failed(self, t: float, reason: str, took: float | None = None) -> None:
         """
         Take note that there is no sample; never raises.
 
         Args:
             t: when the request was sent, in seconds since 1970 that never jump.
             reason: one of ``fetch.REASONS``.
+            took: seconds that vLLM spent on an answer that could not be used, where it gave one.
         """
         ...
 
@@ -100,7 +101,8 @@ class Scraper:
             text = await self._fetcher.text()
         except FetchError as fault:
             self._note_failure(start, fault.reason, fault.detail)
-            self._sink.failed(t, fault.reason)
+            took = self._clock() - start if fault.reason in ANSWERED else None
+            self._sink.failed(t, fault.reason, took)
             return
         taken = self._sink.observe(t, text, self._clock() - start)
         if taken.refused is not None:
@@ -136,7 +138,14 @@ class Scraper:
     def _note_parts(self, taken: Taken) -> None:
         """Tell what a good body lacked."""
         for reason, count in taken.problems.items():
-            self._failures.warning(reason, "part of a sample was skipped", reason=reason, count=count)
+            if reason == "alternating_counters":
+                self._failures.warning(
+                    reason,
+                    "counters start again with nearly every sample: is the address that of several vLLMs?",
+                    url=self._fetcher.address,
+                )
+            else:
+                self._failures.warning(reason, "part of a sample was skipped", reason=reason, count=count)
         if not taken.engines:
             self._failures.warning(
                 "no_vllm_series",

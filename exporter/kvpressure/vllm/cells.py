@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from kvpressure.vllm import names
+from kvpressure.vllm.numbers import parse_float
 from kvpressure.vllm.reading import Cache, EngineReading, Era, Histogram
 from kvpressure.vllm.spellings import Spelling
 
@@ -17,6 +18,11 @@ Values = list[float | None]
 
 UNREADABLE = Histogram((math.inf,), (math.nan,), math.nan)
 """Stands for a histogram that is in the exposition and cannot be used."""
+
+MAX_BUCKETS = 256
+"""Edges of one histogram, those of the past among them; vLLM has 20."""
+MAX_PARTS = 32
+"""Values of the label that splits a counter, such as finished_reason; vLLM has 5."""
 
 V_co = TypeVar("V_co", covariant=True)
 
@@ -69,8 +75,10 @@ class HistogramCells:
         if not counts:
             return None
         total = self.sum.value(values, problems)
+        count = self.count.value(values, problems)
         rising = all(a <= b for a, b in itertools.pairwise([0.0, *counts]))  # false where one is NaN
-        if edges[-1] != math.inf or total is None or math.isnan(total) or not rising:
+        whole = edges[-1] == math.inf and count in (None, counts[-1])
+        if not whole or not rising or total is None or math.isnan(total):
             problems["broken_histogram"] += 1
             return UNREADABLE
         return Histogram(self.edges if len(edges) == len(self.edges) else tuple(edges), tuple(counts), total)
@@ -113,22 +121,35 @@ class EngineCells:
             cells = self.histograms.setdefault(family.field, [HistogramCells() for _ in family.aliases])[spelling.rank]
             if spelling.part != "bucket":
                 return cells.sum if spelling.part == "sum" else cells.count
-            try:
-                edge = float(labels["le"])
-            except (KeyError, ValueError):
-                return None
-            if math.isnan(edge):
+            edge = parse_float(labels.get("le", ""))
+            if edge is None or math.isnan(edge) or (edge not in cells.buckets and len(cells.buckets) >= MAX_BUCKETS):
                 return None
             cells.edges = ()
             return cells.buckets.setdefault(edge, Cell())
         if family.split:
-            return self.splits.setdefault(family.field, {}).setdefault(labels.get(family.split, ""), Cell())
+            parts, part = self.splits.setdefault(family.field, {}), labels.get(family.split, "")
+            return None if part not in parts and len(parts) >= MAX_PARTS else parts.setdefault(part, Cell())
         return self.scalars.setdefault(family.field, [Cell() for _ in family.aliases])[spelling.rank]
 
     def reading(
-        self, values: Values, problems: Counter[str], *, cache: Cache | None, openmetrics: bool
+        self,
+        values: Values,
+        problems: Counter[str],
+        *,
+        cache: Cache | None,
+        openmetrics: bool,
+        broken: frozenset[str] = frozenset(),
     ) -> EngineReading | None:
-        """The engine's reading, or None where this exposition does not speak of it."""
+        """
+        The engine's reading, or None where this exposition does not speak of it.
+
+        Args:
+            values: by slot.
+            problems: counts what is skipped.
+            cache: of the engine.
+            openmetrics: whether the exposition ends as OpenMetrics does.
+            broken: fields of which some line could not be read, of whatever engine.
+        """
         scalars = _first_present(self.scalars, values, problems)
         histograms = _first_present(self.histograms, values, problems)
         finished = {
@@ -140,7 +161,9 @@ class EngineCells:
             return None
         unreadable = {name for name, value in scalars.items() if math.isnan(value)}
         unreadable |= {name for name, value in histograms.items() if value is UNREADABLE}
-        if any(math.isnan(value) for value in finished.values()):
+        # A line that cannot be read may have been one of this engine's.
+        unreadable |= {name for name in broken if name not in scalars}
+        if names.FINISHED.field in broken or any(math.isnan(value) for value in finished.values()):
             # The sum over reasons would be wrong: none of them is used.
             unreadable.add(names.FINISHED.field)
             finished = {}

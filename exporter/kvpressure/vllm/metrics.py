@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from kvpressure.vllm import names
 from kvpressure.vllm.cells import EngineCells, Values
+from kvpressure.vllm.numbers import parse_float
 from kvpressure.vllm.reading import Cache, EngineKey, EngineReading, Exposition, ExpositionError
 from kvpressure.vllm.spellings import SPELLINGS, Spelling
 
@@ -21,14 +22,21 @@ MAX_LINE = 8192
 """Longest line of a family that is read, in characters; cache_config_info has some 1500."""
 MAX_REMEMBERED = 16 * 1024 * 1024
 """Characters of series names kept at most; beyond it everything is forgotten and learned anew."""
-MAX_ENGINES = 256
+MAX_ENGINES = 128
 """Engines read from one exposition at most."""
+MAX_NEW = 250_000
+"""Lines never seen before that one exposition may have; more would hold up whoever waits for the event loop."""
+MAX_NEW_SERIES = 50_000
+"""Series to be read, never seen before, that one exposition may have; 128 engines have some 13,000."""
+HIGHEST = 2.0**63
+"""No counter of vLLM gets there; beyond it a sum or a product could leave the range of a float."""
 
 _FOREIGN, _COMMENT, _REFUSED = -1, -2, -3
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:.]*", re.ASCII)
 # Label values may hold spaces, braces and escaped quotes; an OpenMetrics exemplar has braces of its own.
+_PAIR = r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*=\s*"(?:[^"\\]|\\.)*"\s*'
 _LINE = re.compile(
-    r'[a-zA-Z_:][a-zA-Z0-9_:]*(\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?'
+    rf"[a-zA-Z_:][a-zA-Z0-9_:]*(\{{({_PAIR}(?:,{_PAIR})*,?\s*|\s*)\}})?"
     r"[ \t]+(\S+)(?:[ \t]+[-+0-9.eE]+)?[ \t]*(?:[ \t]#.*)?$",
     re.ASCII,
 )
@@ -75,11 +83,17 @@ class ExpositionReader:
         """Put each sample's value into its slot; the number of lines that were samples."""
         known, values = self._known, self._values
         values[:] = [None] * len(values)
-        samples = 0
+        self._broken.clear()
+        samples = new = 0
+        most_slots = len(values) + MAX_NEW_SERIES
         for line in text.split("\n"):
             series, _, raw = line.rpartition(" ")
             slot = known.get(series)
             if slot is None:
+                new += 1
+                if new > MAX_NEW or len(values) > most_slots:
+                    self._forget()
+                    raise ExpositionError("too_many_series", "the body has more new series than can be read in time")
                 slot, raw = self._learn(line, problems)
             if slot >= 0:
                 value = _number(raw)
@@ -97,6 +111,8 @@ class ExpositionReader:
         self._remembered = 0
         self._values: Values = []
         self._engines: dict[EngineKey, EngineCells] = {}
+        self._broken: set[str] = set()
+        """Fields with a line that could not be read in the present exposition."""
         # Slot and content of each cache_config_info by its engine label, which is empty before 0.9.
         self._caches: dict[str, list[tuple[int, Cache]]] = {}
 
@@ -117,12 +133,11 @@ class ExpositionReader:
                 return self._remember(series, _FOREIGN), ""
             problems["bad_line"] += 1
             return _COMMENT, ""
-        if len(line) > MAX_LINE:
-            problems["label_too_long"] += 1
-            return _COMMENT, ""
-        parsed = _LINE.match(line)
+        parsed = _LINE.match(line) if len(line) <= MAX_LINE else None
         if parsed is None:
-            problems["bad_line"] += 1
+            problems["bad_line" if len(line) <= MAX_LINE else "label_too_long"] += 1
+            # Absent would mean that vLLM does not say it; here it does, and it cannot be read.
+            self._broken.update(spelling.family.field for spelling in spellings)
             return _COMMENT, ""
         series = name[0] + (parsed[1] or "")
         # A timestamp or an exemplar behind the value: the series was perhaps seen, though the line was not.
@@ -130,6 +145,7 @@ class ExpositionReader:
         if slot is None:
             slot = self._place(name[0], spellings, _labels(parsed[2] or ""), problems)
             if slot == _REFUSED:
+                self._broken.update(spelling.family.field for spelling in spellings)
                 return _FOREIGN, ""
             self._remember(series, slot)
         return slot, parsed[3]
@@ -169,7 +185,10 @@ class ExpositionReader:
         openmetrics = text.rstrip().endswith("# EOF")
         readings = {}
         for key, cells in self._engines.items():
-            reading = cells.reading(self._values, problems, cache=self._cache_of(key[1]), openmetrics=openmetrics)
+            cache = self._cache_of(key[1])
+            reading = cells.reading(
+                self._values, problems, cache=cache, openmetrics=openmetrics, broken=frozenset(self._broken)
+            )
             if reading is not None:
                 readings[key] = reading
         return readings
@@ -228,21 +247,14 @@ def _cache(labels: dict[str, str]) -> Cache:
 
 def _is_number(text: str) -> bool:
     """Whether a text is a number of any kind, NaN and infinity too."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return parse_float(text) is not None
 
 
 def _number(text: str | None) -> float | None:
     """
-    A number that can be used: finite and not negative, as all that is read here is.
+    A number that can be used: not negative, as all that is read here is, and within HIGHEST.
 
     None for NaN and infinity, and for the "None" that vLLM puts into a label before the cache exists.
     """
-    try:
-        value = float(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return None
-    return value if 0.0 <= value < math.inf else None
+    value = parse_float(text) if text is not None else None
+    return value if value is not None and 0.0 <= value < HIGHEST else None

@@ -99,13 +99,13 @@ class EngineReading:
         Tokens that this engine's KV cache holds, the null block among them.
 
         ``num_gpu_blocks`` times ``block_size`` where vLLM does not state tokens: too high for hybrid models, whose
-        block size label is a minimum over groups.
+        block size label is a minimum over groups. A capacity of 0, as attention-free models state it, is none.
         """
         if self.cache is None:
             return None
-        if self.cache.tokens is not None:
+        if self.cache.tokens:
             return self.cache.tokens
-        if self.cache.blocks is None or self.cache.block_size is None:
+        if not self.cache.blocks or not self.cache.block_size:
             return None
         return self.cache.blocks * self.cache.block_size
 

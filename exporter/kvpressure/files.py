@@ -1,0 +1,29 @@
+"""Reading small files that a user names, without being held up or filled by what is no such file."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+LARGEST = 1024 * 1024
+"""Bytes; a configuration, a token or a certificate is far smaller."""
+
+
+def read(path: str) -> bytes:
+    """
+    All of a small file.
+
+    Raises:
+        OSError: it cannot be read, is not a regular file (a pipe would hold us up for ever), or is larger than LARGEST.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError as fault:
+        raise OSError(errno.EINVAL, "the name cannot be that of a file") from fault
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "is a folder" if Path(path).is_dir() else "is not a regular file")
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise OSError(errno.EFBIG, f"is larger than {LARGEST // 1024} KiB")
+    return content

@@ -1,0 +1,15 @@
+"""Numbers as Prometheus writes them, which are fewer than Python reads."""
+
+
+def parse_float(text: str) -> float | None:
+    """
+    The number in a text; None where there is none.
+
+    Python would also take digits of other scripts, underscores between digits and any white space around them.
+    """
+    if not text.isascii() or "_" in text or text != text.strip():
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
