@@ -1,9 +1,13 @@
 """The command line, run as a user runs it."""
 
 import json
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from commands import kvpressure
+from commands import ENVIRONMENT, kvpressure
 
 import kvpressure as package
 
@@ -161,3 +165,43 @@ def test_replay_says_which_line_is_broken(tmp_path):
     assert 1 == said.returncode
     assert f"kvpressure replay: {file}: line 2 is skipped: it is not JSON\n" in said.stderr
     assert "2 samples over 1 s" in said.stdout
+
+
+@pytest.mark.parametrize("name", ["vllm.bearer-token-file", "vllm.ca-file", "vllm.key-file", "web.config.file"])
+def test_config_check_wants_every_file(name):
+    """--config.check names a file that is not there."""
+    more = ["--vllm.cert-file", __file__] if name == "vllm.key-file" else []
+
+    said = kvpressure(f"--{name}", "/no/such/file", *more, "--config.check")
+
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr.startswith(f"kvpressure serve: {name}: /no/such/file: cannot be read: No such file")
+
+
+def test_a_slower_interval_needs_no_second_flag():
+    """Sampling every 20 seconds is one flag, not two."""
+    said = kvpressure("--sample.interval", "20s", "--config.check")
+
+    assert (said.returncode, said.stderr) == (0, "")
+
+
+def test_a_full_disk_is_one_sentence():
+    """Output that cannot be written is one sentence and exit status 1."""
+    command = [sys.executable, "-m", "kvpressure", "signals"]
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        said = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+
+    assert said.returncode == 1
+    assert said.stderr == "kvpressure signals: cannot write its output: No space left on device\n"
+
+
+def test_flags_named_in_the_readme_exist():
+    """Every flag that the README's prose and examples name is one of some command."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    helps = "".join(
+        kvpressure(command, "--help").stdout for command in ("serve", "check", "replay", "lab", "demo", "signals")
+    )
+    known = set(re.findall(r"--[a-z][a-z0-9.-]+", helps))
+    of_vllm = {"--disable-log-stats", "--max-num-seqs", "--max-num-batched-tokens", "--gpu-memory-utilization"}
+
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9.-]*[a-z]", readme)) - known - of_vllm == set()

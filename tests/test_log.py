@@ -122,3 +122,17 @@ def test_rate_limit(logged):
 
     assert told == [True, False, False, True, False, True]
     assert [re.sub(r".*msg=", "", line) for line in lines] == ["alpha", "alpha held_back=2", "beta"]
+
+
+def test_asyncio_cannot_flood_the_log():
+    """A message that asyncio repeats, as when files run out, is let through once a minute; ours all are."""
+    stream = io.StringIO()
+    log.setup(LogConfig(), stream)
+
+    for _ in range(1000):
+        logging.getLogger("asyncio").error("socket.accept() out of system resource")
+        logging.getLogger("kvpressure.x").warning("ours")
+
+    lines = stream.getvalue().splitlines()
+    assert len([line for line in lines if "out of system resource" in line]) == 1
+    assert len([line for line in lines if "ours" in line]) == 1000

@@ -6,6 +6,9 @@ import subprocess
 
 import pytest
 from commands import free_port, get, kvpressure, running, wait_for
+from prometheus_client import CollectorRegistry
+
+from kvpressure.expose.families import render
 
 STORM = ("--scenario", "storm", "--speed", "10")
 
@@ -154,3 +157,25 @@ def test_a_taken_port_is_one_sentence():
     assert 2 == said.returncode
     assert first.url.removeprefix("http://") in said.stderr.splitlines()[-1]
     assert "Traceback" not in said.stderr
+
+
+def test_sighup_is_told_and_survived():
+    """SIGHUP ends nothing, and the log says that a restart is what loads a changed configuration."""
+    with running("serve", "--vllm.url", f"http://127.0.0.1:{free_port()}/metrics", ready="/-/healthy") as sidecar:
+        sidecar.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: get(f"{sidecar.url}/-/healthy")[0] == 200, 5)
+        status = sidecar.stop()
+
+    assert status == 0
+    assert "SIGHUP is ignored" in sidecar.stderr
+
+
+@pytest.mark.parametrize(
+    "accept", ["text/plain;version=abc", "application/openmetrics-text;version=1.x", "*/*;q=x", ""]
+)
+def test_any_accept_header_gets_metrics(accept):
+    """An Accept header that makes no sense is answered with the plain format."""
+    body, content_type = render(CollectorRegistry(auto_describe=False), accept)
+
+    assert isinstance(body, bytes)
+    assert content_type.startswith(("text/plain", "application/openmetrics-text"))

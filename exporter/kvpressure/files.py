@@ -3,7 +3,6 @@
 import errno
 import os
 import stat
-from pathlib import Path
 
 LARGEST = 1024 * 1024
 """Bytes; a configuration, a token or a certificate is far smaller."""
@@ -20,9 +19,11 @@ def read(path: str) -> bytes:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as fault:
         raise OSError(errno.EINVAL, "the name cannot be that of a file") from fault
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "is a folder" if stat.S_ISDIR(mode) else "is not a regular file")
     with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(errno.EINVAL, "is a folder" if Path(path).is_dir() else "is not a regular file")
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise OSError(errno.EFBIG, f"is larger than {LARGEST // 1024} KiB")

@@ -1,7 +1,7 @@
 """Quantiles and shares of classic histograms, by PromQL's own arithmetic."""
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 
@@ -16,7 +16,7 @@ def histogram_quantile(q: float, edges: Sequence[float], counts: Sequence[float]
     if len(edges) < 2 or not counts[-1]:  # noqa: PLR2004  # one bucket says nothing
         return None
     rank = q * counts[-1]
-    at = next((i for i, count in enumerate(counts[:-1]) if count >= rank), len(counts) - 1)
+    at = bisect_left(counts, rank)
     if at == len(counts) - 1:
         return edges[-2]
     if at == 0 and edges[0] <= 0.0:

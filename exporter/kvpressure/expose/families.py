@@ -82,6 +82,9 @@ def _samples(signal: Signal, own: dict[str, str], values: Samples) -> list[Sampl
     name, labels = signal.metric, signal.labels
     if not labels:
         return [Sample(name, own, value) for _, value in values]
+    if len(labels) == 1:
+        label = labels[0]
+        return [Sample(name, {**own, label: given[0]}, value) for given, value in values]
     return [Sample(name, {**own, **dict(zip(labels, given, strict=True))}, value) for given, value in values]
 
 
