@@ -25,7 +25,7 @@ def test_a_pipe_holds_nobody_up(tmp_path):
 
 @pytest.mark.parametrize(
     ("path", "why"),
-    [("/dev/zero", "is not a regular file"), ("/", "is a folder"), ("a\0b", "cannot be that of a file")],
+    [("/dev/zero", "is not a regular file"), ("/", "Is a directory"), ("a\0b", "cannot be that of a file")],
 )
 def test_what_is_no_file(path, why):
     """A device, a folder and an impossible name are refused with the reason."""

@@ -22,7 +22,7 @@ def read(path: str) -> bytes:
     mode = os.fstat(handle).st_mode
     if not stat.S_ISREG(mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "is a folder" if stat.S_ISDIR(mode) else "is not a regular file")
+        raise OSError(errno.EINVAL, os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "is not a regular file")
     with os.fdopen(handle, "rb") as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
