@@ -23,7 +23,9 @@ def page(links: Mapping[str, str]) -> str:
     Args:
         links: what each path offers, by path.
     """
-    items = "\n".join(f'<li><a href="{escape(path)}">{escape(text)}</a></li>' for path, text in links.items())
+    items = "\n".join(
+        f'<li><a href="{escape(path)}">{escape(path)}</a>: {escape(text)}</li>' for path, text in links.items()
+    )
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>

@@ -71,10 +71,10 @@ def make_app(config: Config, *, metrics: MetricsSource, state: StateSource) -> w
     app[_METRICS], app[_STATE], app[_FAULTS] = metrics, state, RateLimitedLog(_log)
     app[_LANDING] = landing.page(
         {
-            config.web.telemetry_path: "Metrics, for Prometheus",
-            STATE_PATH: "State, as JSON",
-            HEALTHY_PATH: "Whether the exporter runs",
-            READY_PATH: "Whether the exporter is ready to be scraped",
+            config.web.telemetry_path: "the metrics, for Prometheus",
+            STATE_PATH: "the state and the evidence behind the verdict, as JSON",
+            HEALTHY_PATH: "answers while the exporter runs",
+            READY_PATH: "answers once the configuration is loaded",
         }
     )
     if settings.tls is not None:
