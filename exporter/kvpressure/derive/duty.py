@@ -1,5 +1,6 @@
 """How often vLLM may be sampled: its metrics are rendered on the event loop that streams tokens."""
 
+import math
 from collections import deque
 
 from kvpressure.config import SampleConfig
@@ -28,6 +29,6 @@ class Duty:
         """Take the seconds that a good sample took."""
         self._took.append(took)
         fastest = sorted(self._took)[: max(1, len(self._took) // 4)]
-        self.cost = sum(fastest) / len(fastest)
+        self.cost = math.fsum(fastest) / len(fastest)
         wanted = max(self._config.interval, self.cost / self._config.duty_budget)
         self.interval = min(wanted, self._config.max_interval)
