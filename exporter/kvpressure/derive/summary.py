@@ -53,7 +53,7 @@ def summarise(state: EngineState, t: float, *, fresh: bool, whole: bool = False)
     settled = fresh and state.readings >= _TWO_READINGS
     windows = _windows(moment, whole=whole) if settled else ()
     regime = _regime(moment) if settled else "unknown"
-    evidence = _evidence(moment, regime) if settled and _can_judge(reading) and not state.alternates else None
+    evidence = _evidence(moment, regime, windows) if settled and _can_judge(reading) and not state.alternates else None
     gauges = _gauges(moment) if fresh else {}
     model_name, engine = state.key
     return EngineSnapshot(
@@ -132,10 +132,12 @@ def _can_judge(reading: EngineReading) -> bool:
     return not reading.asleep and None not in (reading.kv_usage, reading.running, reading.waiting)
 
 
-def _evidence(moment: _Moment, regime: Regime) -> Evidence:
+def _evidence(moment: _Moment, regime: Regime, windows: tuple[WindowSnapshot, ...]) -> Evidence:
     state, prompt, output = moment.state, moment.prompt, moment.output
     now, then = state.history.last, moment.start(state.config.verdict.window)
-    recent = between(moment.reading, then, now, state.config.stream.pause_threshold, "")
+    # The verdict's window is one of those that are exposed anyway, unless it was set to another.
+    same = (w for (_, seconds), w in zip(WINDOWS, windows, strict=False) if seconds == state.config.verdict.window)
+    recent = next(same, None) or between(moment.reading, then, now, state.config.stream.pause_threshold, "")
     return Evidence(
         regime=regime,
         preempted=max(now.preemptions - then.preemptions, now.inferred - then.inferred),
