@@ -63,7 +63,7 @@ def test_a_healthy_v1():
 
     assert (0, "") == (said.returncode, said.stderr)
     assert "V1 engine" in said.stdout
-    assert "vLLM                  0.32.0" in " ".join(said.stdout.split("  ")) or "0.32.0" in said.stdout
+    assert ["version", "0.32.0"] == row(said.stdout, "version")
     assert "V1 recomputes" in said.stdout
     assert ["KV", "capacity", "1,920", "tokens"] == row(said.stdout, "KV capacity")
     assert ["kvpressure_preemptions_per_thousand_requests", "yes"] == row(
@@ -83,7 +83,7 @@ def test_no_statistics():
     assert "  * restart vLLM without --disable-log-stats" in said.stdout
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the recordings lie beside the checkout in CI only")
+@pytest.mark.skipif(not SHARED.exists(), reason="there are no recordings beside the checkout")
 def test_no_statistics_of_a_real_server():
     """The same on the exposition of a real vLLM that was started with --disable-log-stats."""
     body = gzip.decompress((SHARED / "versions" / "0.32.0-nostats" / "metrics-during.prom.gz").read_bytes()).decode()
@@ -217,6 +217,28 @@ def test_another_name_in_the_certificate(authority):
     assert (0, "") == (good.returncode, good.stderr)
     assert 1 == bad.returncode
     assert "TLS failed" in bad.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "content", "sentence"),
+    [
+        ("vllm.ca-file", None, "cannot be read: no such file or directory"),
+        ("vllm.ca-file", "junk", "holds no usable PEM certificate"),
+        ("vllm.bearer-token-file", None, "cannot be read: no such file or directory"),
+        ("vllm.bearer-token-file", "", "is empty"),
+        ("vllm.key-file", None, "cannot be read: no such file or directory"),
+    ],
+)
+def test_a_file_that_cannot_be_used(tmp_path, setting, content, sentence):
+    """A file with a credential or a certificate that cannot be used is one sentence that names setting and file."""
+    file = tmp_path / "file"
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    more = ["--vllm.cert-file", __file__] if setting == "vllm.key-file" else []
+
+    said = kvpressure("check", "https://127.0.0.1:1/metrics", f"--{setting}", str(file), *more)
+
+    assert (2, "", f"kvpressure check: {setting}: {file} {sentence}\n") == (said.returncode, said.stdout, said.stderr)
 
 
 def test_labels_cannot_steer_the_terminal():

@@ -200,7 +200,7 @@ def test_blocked():
     """Time with a queue and fewer free tokens than a mean prompt is KV-blocked."""
     last = totals({"waiting": 1.0, "kv_usage": 0.96}, {"waiting": 1.0, "kv_usage": 0.9}, {"kv_usage": 0.96}, {})
 
-    assert (last.blocked, last.blockable, last.queued) == (1.0, 3.0, 2.0)
+    assert (last.blocked, last.blockable) == (1.0, 3.0)
 
 
 def test_blocked_unknown():
@@ -220,11 +220,11 @@ def test_typical_prompt():
 
 
 def test_sleep_is_no_time():
-    """While an engine sleeps no time is observed, pinned, blocked or queued."""
+    """While an engine sleeps no time is observed, pinned or blocked."""
     asleep = {"awake": 0.0, "kv_usage": 1.0, "waiting": 5.0}
     last = totals(asleep, asleep, asleep)
 
-    assert (last.observed, last.pinned, last.blocked, last.queued, last.stalled) == (0.0, 0.0, 0.0, 0.0, 0.0)
+    assert (last.observed, last.pinned, last.blocked, last.stalled) == (0.0, 0.0, 0.0, 0.0)
 
 
 def test_stall():

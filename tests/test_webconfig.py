@@ -340,7 +340,7 @@ def test_bcrypt_is_missing(monkeypatch):
         BasicAuth("web.yml", {"alice": HASH.encode()})
 
     assert str(fault.value) == (
-        "web.yml: basic_auth_users needs the bcrypt library; install it with: pip install 'kvpressure[auth]'"
+        "web.yml: basic_auth_users needs the bcrypt library; install it with: pip install bcrypt"
     )
     BasicAuth("web.yml", {}).close()
 

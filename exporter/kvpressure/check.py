@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 
-from kvpressure import files, tables
+from kvpressure import client, tables
 from kvpressure.config import Config, VllmConfig
+from kvpressure.credentials import FileFault
 from kvpressure.derive.target import unavailable
 from kvpressure.family import PREFIX
 from kvpressure.settings import ConfigError
@@ -20,7 +21,6 @@ from kvpressure.vllm import advice
 from kvpressure.vllm.metrics import ExpositionReader
 from kvpressure.vllm.reading import EngineKey, EngineReading, Exposition, ExpositionError
 
-_ACCEPT = "text/plain;version=0.0.4"
 _CHUNK = 65536
 _VERSION_BYTES = 4096
 
@@ -76,31 +76,23 @@ class _Refused(Exception):  # noqa: N818
 
 def _prepare(session: requests.Session, config: VllmConfig) -> None:
     """Credentials, certificates and headers, as the sampler sends them."""
+    try:
+        headers = client.headers(config)
+        # requests reads these files by itself, and says of a bad one nothing that helps.
+        client.context(config)
+    except FileFault as fault:
+        raise ConfigError(str(fault)) from fault
     if config.unix_socket:
         session.mount("http://", UnixAdapter(config.unix_socket))
     elif config.server_name:
         session.mount("https://", NamedAdapter(config.server_name))
+    # Neither a proxy nor a .netrc of the environment: vLLM is next door, and so is the sampler's way to it.
     session.trust_env = False
-    session.headers["Accept"] = _ACCEPT
-    for line in config.header:
-        name, _, value = line.partition(":")
-        session.headers[name] = value.strip()
-    if config.bearer_token_file:
-        token = _secret("vllm.bearer-token-file", config.bearer_token_file)
-        session.headers["Authorization"] = f"Bearer {token}"
-    if config.basic_auth_user:
-        password = _secret("vllm.basic-auth-password-file", config.basic_auth_password_file)
-        session.auth = (config.basic_auth_user, password)
+    for name in dict.fromkeys(name for name, _ in headers):
+        session.headers[name] = ", ".join(value for other, value in headers if other == name)
     session.verify = False if config.insecure_skip_verify else config.ca_file or True
     if config.cert_file:
         session.cert = (config.cert_file, config.key_file)
-
-
-def _secret(name: str, path: str) -> str:
-    try:
-        return files.read(path).decode("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as fault:
-        raise ConfigError(f"{name}: {path} cannot be read: {getattr(fault, 'strerror', 'it is not text')}") from fault
 
 
 def _fetch(session: requests.Session, config: VllmConfig) -> tuple[str, float]:

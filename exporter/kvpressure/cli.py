@@ -6,6 +6,7 @@ Each command imports what it needs when it runs: `serve` never loads the generat
 
 import argparse
 import dataclasses
+import errno
 import json
 import os
 import sys
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kvpressure import __version__, config, settings
+
+_OUTPUT_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 OK, PROBLEM, USAGE = 0, 1, 2
 """Exit statuses: fine; something was found or failed; the command line or the configuration is wrong."""
@@ -48,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return OK
     except OSError as fault:
-        sys.stderr.write(f"kvpressure {name}: cannot write its output: {fault.strerror}\n")
+        what = "cannot write its output: " if fault.errno in _OUTPUT_FAULTS else ""
+        sys.stderr.write(f"kvpressure {name}: {what}{fault.strerror or fault}\n")
         return PROBLEM
 
 

@@ -218,6 +218,5 @@ class EngineState:
             pinned=totals.pinned + (seconds if usage is not None and usage >= self.config.kv.pin_threshold else 0.0),
             blockable=totals.blockable + (seconds if self._blocked is not None else 0.0),
             blocked=totals.blocked + (seconds if self._blocked else 0.0),
-            queued=totals.queued + (seconds if queued else 0.0),
             stalled=totals.stalled + stalled,
         )

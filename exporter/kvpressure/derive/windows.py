@@ -46,7 +46,6 @@ class Totals(NamedTuple):
     blockable: float = 0.0
     """Seconds in which it was known whether the engine was KV-blocked."""
     blocked: float = 0.0
-    queued: float = 0.0
     stalled: float = 0.0
     gaps: Buckets = _NONE
     prompts: Buckets = _NONE

@@ -115,7 +115,7 @@ def _bcrypt(path: str) -> Callable[[bytes, bytes], bool]:
         library: Any = import_module("bcrypt")  # an extra: most exporters in a pod have no users
     except ImportError as fault:
         raise ConfigError(
-            f"{path}: basic_auth_users needs the bcrypt library; install it with: pip install 'kvpressure[auth]'"
+            f"{path}: basic_auth_users needs the bcrypt library; install it with: pip install bcrypt"
         ) from fault
     check: Callable[[bytes, bytes], bool] = library.checkpw
     return check

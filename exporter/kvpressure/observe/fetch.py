@@ -1,7 +1,6 @@
 """One request for vLLM's metrics: credentials, TLS, limits, and one word for whatever goes wrong."""
 
 import asyncio
-import base64
 import os
 import ssl
 import zlib
@@ -11,9 +10,9 @@ from urllib.parse import urlsplit
 import aiohttp
 from multidict import CIMultiDict
 
-from kvpressure import __version__
+from kvpressure import client
 from kvpressure.config import VllmConfig
-from kvpressure.credentials import FileFault, Stamp, identify, read_secret, stamp, trust
+from kvpressure.credentials import FileFault, Stamp, stamp
 from kvpressure.settings import ConfigError
 
 ANSWERED = frozenset({"status", "too_large", "truncated"})
@@ -151,24 +150,9 @@ class Fetcher:
 
     def _headers(self) -> CIMultiDict[str]:
         """The headers of one request, with the credentials as their files hold them now."""
-        config = self._config
-        headers: CIMultiDict[str] = CIMultiDict()
-        for line in config.header:
-            name, _, value = line.partition(":")
-            headers.add(name, value.strip())
-        # vLLM answers on the loop that streams tokens: ask for the cheapest format, and for no compression.
-        headers.setdefault("Accept", "text/plain;version=0.0.4")
+        headers = CIMultiDict(client.headers(self._config))
+        # vLLM answers on the loop that streams tokens: no compression.
         headers.setdefault("Accept-Encoding", "identity")
-        headers.setdefault("User-Agent", f"kvpressure/{__version__}")
-        if config.bearer_token_file:
-            token = read_secret("vllm.bearer-token-file", config.bearer_token_file)
-            if not token.isascii():
-                raise FileFault(f"vllm.bearer-token-file: {config.bearer_token_file} must hold ASCII text")
-            headers["Authorization"] = f"Bearer {token}"
-        elif config.basic_auth_user:
-            password = read_secret("vllm.basic-auth-password-file", config.basic_auth_password_file)
-            login = base64.b64encode(f"{config.basic_auth_user}:{password}".encode()).decode()
-            headers["Authorization"] = f"Basic {login}"
         return headers
 
     def _tls_context(self) -> ssl.SSLContext | bool:
@@ -177,7 +161,7 @@ class Fetcher:
             return True
         now = stamp(*self._tls_files)
         if self._tls is None or self._tls[0] != now:
-            self._tls = now, _make_context(self._config)
+            self._tls = now, client.context(self._config)
         return self._tls[1]
 
 
@@ -188,21 +172,6 @@ def _unpacker(encoding: str) -> "zlib._Decompress | None":
     if encoding.lower() in ("gzip", "x-gzip", "deflate"):
         return zlib.decompressobj(zlib.MAX_WBITS | 32)  # tells gzip from deflate by itself
     raise FetchError("other", "the answer's content encoding is neither gzip nor deflate")
-
-
-def _make_context(config: VllmConfig) -> ssl.SSLContext:
-    if config.ca_file:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        trust(context, "vllm.ca-file", config.ca_file)
-    else:
-        context = ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if config.insecure_skip_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if config.cert_file:
-        identify(context, ("vllm.cert-file", config.cert_file), ("vllm.key-file", config.key_file))
-    return context
 
 
 def _explain(fault: BaseException, *, ask_certificate: bool) -> tuple[str, str]:

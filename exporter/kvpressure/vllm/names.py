@@ -81,7 +81,6 @@ AWAKE = Family("awake", "gauge", (Alias("engine_sleep_state", "0.11.1+", (("slee
 
 PREEMPTIONS = Family("preemptions", "counter", (Alias("num_preemptions", "V0 all, V1 0.8.0+"),))
 FINISHED = Family("finished", "counter", (Alias("request_success", "V0 all, V1 0.7.3+"),), split="finished_reason")
-PROMPT_TOKENS = Family("prompt_tokens", "counter", (Alias("prompt_tokens", "all"),))
 GENERATION_TOKENS = Family("generation_tokens", "counter", (Alias("generation_tokens", "all"),))
 EXTERNAL_QUERIES = Family("external_queries", "counter", (Alias("external_prefix_cache_queries", "0.11.1+"),))
 EXTERNAL_HITS = Family("external_hits", "counter", (Alias("external_prefix_cache_hits", "0.11.1+"),))
@@ -144,7 +143,6 @@ FAMILIES: tuple[Family, ...] = (
     AWAKE,
     PREEMPTIONS,
     FINISHED,
-    PROMPT_TOKENS,
     GENERATION_TOKENS,
     EXTERNAL_QUERIES,
     EXTERNAL_HITS,

@@ -78,7 +78,6 @@ class EngineReading:
     awake: float | None = None
     preemptions: float | None = None
     finished: Mapping[str, float] | None = None
-    prompt_tokens: float | None = None
     generation_tokens: float | None = None
     external_queries: float | None = None
     external_hits: float | None = None
