@@ -1,5 +1,6 @@
 """What a sick or hostile vLLM could turn into a false preemption, a wrong number or a hang."""
 
+import random
 import re
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from kvpressure.vllm import metrics
 from kvpressure.vllm.metrics import ExpositionReader
 from kvpressure.vllm.reading import ExpositionError
 
-REAL = (Path(__file__).parent / "fixtures" / "lab" / "vllm-0.32.0.prom").read_text(encoding="utf-8")
+FIXTURES = Path(__file__).parent / "fixtures"
+REAL = (FIXTURES / "lab" / "vllm-0.32.0.prom").read_text(encoding="utf-8")
 LABELS = 'model_name="m",engine="0"'
 
 
@@ -137,6 +139,59 @@ def test_labels_that_are_not_labels(labels):
 
     assert found.problems == {"bad_line": 1}
     assert list(found.readings) == [("m", "0")]
+
+
+@pytest.mark.parametrize("tail", ["\t", "\r", " ", "_0", "x", " 1700000000", ' # {a="b"} 1', "\x0b"])
+@pytest.mark.parametrize(
+    "line",
+    [f"vllm:num_requests_swapped{{{LABELS}}} 2.0", 'foreign{a="b"} 2.0', "foreign_bare 2.0", "#", "vllm:kv_cach"],
+)
+def test_a_line_means_the_same_seen_before_or_not(line, tail):
+    """What stands behind a value, or a line cut short, is read alike whether or not its series was seen before."""
+    warm = ExpositionReader()
+    for seen in ("#\n", body(extra=line + "\n"), body(extra="# x\n")):
+        warm.read(seen + body())
+
+    assert warm.read(body(extra=line + tail + "\n")) == ExpositionReader().read(body(extra=line + tail + "\n"))
+
+
+def cut_and_stirred(text, chance):
+    """An exposition as a bad proxy might spoil it: lines lost, doubled, cut short, out of order, or with odd ends."""
+    lines = text.splitlines()
+    for _ in range(chance.randint(0, 6)):
+        at = chance.randrange(len(lines))
+        spoil = chance.choice(("shuffle", "lose", "double", "cut", "end"))
+        if spoil == "shuffle":
+            chance.shuffle(lines)
+        elif spoil == "lose" and len(lines) > 1:
+            del lines[at]
+        elif spoil == "double":
+            lines.append(lines[at])
+        elif spoil == "cut":
+            lines[at] = lines[at][: chance.randint(0, len(lines[at]))]
+        else:
+            lines[at] += chance.choice((" ", "\t", " 123", "\r", ' # {a="b"} 1', "_0"))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_reading_has_no_memory(seed):
+    """However spoilt, an exposition of any version is read alike after others and as the first one."""
+    chance = random.Random(seed)
+    texts = [path.read_text(encoding="utf-8") for path in sorted(FIXTURES.glob("versions/*.prom"))]
+    warm = ExpositionReader()
+
+    for _ in range(6):
+        text = cut_and_stirred(chance.choice(texts), chance)
+        assert outcome(warm, text) == outcome(ExpositionReader(), text)
+
+
+def outcome(reader, text):
+    """What reading gives: an exposition, or the reason why there is none."""
+    try:
+        return reader.read(text)
+    except ExpositionError as fault:
+        return fault.reason
 
 
 def test_a_flood_of_series_is_refused_in_time(monkeypatch):

@@ -89,14 +89,17 @@ class ExpositionReader:
         for line in text.split("\n"):
             series, _, raw = line.rpartition(" ")
             slot = known.get(series)
+            value = _number(raw) if slot is not None and slot >= 0 else None
             if slot is None:
                 new += 1
                 if new > MAX_NEW or len(values) > most_slots:
                     self._forget()
                     raise ExpositionError("too_many_series", "the body has more new series than can be read in time")
+            if slot is None or (slot >= 0 and value is None):
+                # A series never seen, or a value that is not quite one: only the whole line's grammar tells.
                 slot, raw = self._learn(line, problems)
-            if slot >= 0:
                 value = _number(raw)
+            if slot >= 0:
                 if value is None:
                     problems["bad_value"] += 1
                 if values[slot] is not None:
@@ -129,8 +132,11 @@ class ExpositionReader:
             return _COMMENT, ""
         spellings = SPELLINGS.get(name[0])
         if spellings is None:
-            if series and line[name.end()] in "{ \t" and _is_number(last):
+            # Values of other families are not read. Without labels nothing but the value tells a sample from prose.
+            if line[name.end() : name.end() + 1] == "{" and series.endswith("}"):
                 return self._remember(series, _FOREIGN), ""
+            if series and line[name.end()] in "{ \t" and _is_number(last):
+                return _FOREIGN, ""
             problems["bad_line"] += 1
             return _COMMENT, ""
         parsed = _LINE.match(line) if len(line) <= MAX_LINE else None
@@ -152,7 +158,8 @@ class ExpositionReader:
 
     def _remember(self, series: str, slot: int) -> int:
         size = len(series)
-        if size <= MAX_LINE:
+        # The empty text stands before every line without a space: it names no series.
+        if 0 < size <= MAX_LINE:
             self._known[series] = slot
             self._remembered += size
         return slot
