@@ -12,7 +12,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH):$(CURDIR)/$(PROMTOOL_DIR)/usr/bin
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.run ## run a vLLM stand-in under a preemption storm and the sidecar beside it (Ctrl-C stops both)
+demo: $(VENV)/.run ## run a vLLM stand-in under a preemption storm, users, and the sidecar between them (Ctrl-C stops it all)
 	@exec $(BIN)/kvpressure demo $(DEMO)
 
 test: lint unit ## lint, type-check and test, with everything that this needs

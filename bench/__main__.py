@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from bench import history, reading, results, scraping, sidecar
+from bench import history, logs, reading, results, scraping, sidecar, tap
 from bench.results import Row
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
@@ -13,6 +13,8 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "sidecar": sidecar.run,
     "history": history.run,
     "scraping": scraping.run,
+    "tap": tap.run,
+    "logs": logs.run,
 }
 
 

@@ -118,7 +118,7 @@ def test_unknown_key_in_the_file(tmp_path):
 
     said = kvpressure("--config.file", str(file), "--config.check")
 
-    assert f"kvpressure serve: {file}: unknown key log.colour; known under log are level, format\n" == said.stderr
+    assert f"kvpressure serve: {file}: unknown key log.colour; known under log are path, level, format\n" == said.stderr
     assert 2 == said.returncode
 
 
@@ -203,5 +203,7 @@ def test_flags_named_in_the_readme_exist():
     )
     known = set(re.findall(r"--[a-z][a-z0-9.-]+", helps))
     of_vllm = {"--disable-log-stats", "--max-num-seqs", "--max-num-batched-tokens", "--gpu-memory-utilization"}
+    of_vllm |= {"--enable-log-requests", "--enable-log-outputs", "--enable-log-deltas", "--max-log-len"}
+    of_vllm |= {"--logging-config.formatter"}
 
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9.-]*[a-z]", readme)) - known - of_vllm == set()

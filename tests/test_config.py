@@ -12,9 +12,9 @@ FIXTURES = Path(__file__).parent / "fixtures" / "config"
 
 NO_URL = "is not a URL like http://127.0.0.1:8000/metrics (http or https, no user name in it)"
 SENTENCES = {
-    "section": "unknown section 'kvcache'; known are vllm, sample, kv, stream, regime, verdict, web, log",
+    "section": "unknown section 'kvcache'; known are vllm, sample, kv, stream, tap, regime, verdict, web, log",
     "key": "unknown key kv.pin_threshold; known under kv are pin-threshold, nearly-full",
-    "key-number": "unknown key stream.1; known under stream are pause-threshold",
+    "key-number": "unknown key stream.1; known under stream are pause-threshold, idle-timeout, max-tracked",
     "section-value": "kv must be a mapping of settings, not '0.9'",
     "section-list": "kv must be a mapping of settings, not 'list'",
     "top-level": "must be a mapping, not 'list'",
@@ -36,6 +36,11 @@ SENTENCES = {
     "url": f"vllm.url: 'localhost:8000' {NO_URL}",
     "url-user": f"vllm.url: the value {NO_URL}",
     "url-port": f"vllm.url: 'http://vllm:99999/metrics' {NO_URL}",
+    "origin": (
+        "tap.upstream: 'http://127.0.0.1:8000/v1' is not a URL like http://127.0.0.1:8000 (http or https, "
+        "without a path)"
+    ),
+    "files": "log.path: '' is not the path of a file or a pattern like /var/log/vllm/*.log",
     "header": 'vllm.header: the value is not a header like "Name: value"',
     "address": 'web.listen-address: \'10938\' is not an address like ":10938" or "127.0.0.1:10938"',
     "address-port": 'web.listen-address: \':70000\' is not an address like ":10938" or "127.0.0.1:10938"',

@@ -9,7 +9,7 @@ from pathlib import Path
 import generate
 from prometheus_client.parser import text_string_to_metric_families
 
-from kvpressure import signals
+from kvpressure import signals, signals_streams
 from kvpressure.config import Config
 from kvpressure.derive.snapshot import EngineSnapshot, Snapshot
 from kvpressure.derive.target import Target
@@ -44,7 +44,7 @@ def test_golden_passes_promtool():
 
 def test_every_signal_has_its_samples():
     """The catalogue and the functions that give its samples name the same signals."""
-    given = {*families._ENGINE, *families._EXPORTER, *families._LENGTHS}
+    given = {*families._ENGINE, *families._EXPORTER, *families._LENGTHS, *families._STREAM, *families._HISTOGRAMS}
 
     assert set(CATALOGUE) == given
     assert len(CATALOGUE) == len({signal.metric for signal in CATALOGUE})
@@ -63,7 +63,7 @@ def test_names_are_prometheus_own():
 
 def test_needs_are_fields_of_a_reading():
     """What a signal needs is something that is read from vLLM."""
-    fields = {family.field for family in names.FAMILIES}
+    fields = {"streams"} | {family.field for family in names.FAMILIES}
 
     for signal in CATALOGUE:
         assert {*signal.needs, *signal.optional} <= fields, signal.name
@@ -158,12 +158,12 @@ def test_readme_lists_the_catalogue():
 
 
 def test_headlines():
-    """The signals that a vLLM must give are the four that the project exists for."""
+    """The headline signals are the four that the project exists for."""
     expected = (
         signals.PREEMPTIONS_PER_THOUSAND,
         signals.KV_PINNED_RATIO,
         signals.GAP_P99,
-        signals.LONG_GAPS_PER_THOUSAND,
+        signals_streams.PAUSED_RATIO,
     )
 
     assert expected == tuple(signal for signal in CATALOGUE if signal.headline)

@@ -13,22 +13,27 @@ ROOT = Path(kvpressure.__file__).parent
 ALLOWED = {
     "__init__": set(),
     "family": set(),
-    "signals": {"family"},
+    "signals": {"family", "signals_streams", "signals_exporter"},
+    "signals_streams": {"family"},
+    "signals_exporter": {"family"},
     "files": set(),
     "settings": set(),
     "yamlfile": {"files", "settings"},
-    "config": {"settings", "yamlfile"},
+    "sections": {"settings", "yamlfile"},
+    "config": {"settings", "sections"},
     "log": {"config"},
     "credentials": {"files", "settings"},
     "tables": set(),
     "recording": set(),
     "vllm": {"family", "signals", "config"},
-    "derive": {"family", "signals", "config", "vllm"},
+    "derive": {"family", "signals", "signals_streams", "config", "vllm"},
     "observe": {"client", "config", "settings", "log", "credentials", "vllm"},
     "expose": {
         "__init__",
         "family",
         "signals",
+        "signals_streams",
+        "signals_exporter",
         "config",
         "settings",
         "yamlfile",
@@ -38,7 +43,7 @@ ALLOWED = {
         "derive",
     },
     "lab": {"__init__", "vllm.names", "vllm.exposed"},
-    "replay": {"config", "family", "signals", "tables", "recording", "derive", "vllm"},
+    "replay": {"config", "family", "signals", "signals_streams", "tables", "recording", "derive", "vllm"},
     "transport": set(),
     "client": {"__init__", "config", "credentials"},
     "check": {
@@ -53,12 +58,12 @@ ALLOWED = {
         "derive",
         "vllm",
     },
-    "serve": {"__init__", "files", "config", "settings", "log", "derive", "expose", "observe"},
+    "serve": {"__init__", "files", "config", "settings", "log", "vllm", "derive", "expose", "observe"},
     "demo": {"tables"},
     "cli": None,
     "__main__": None,
 }
-PURE = ("vllm", "derive", "family", "signals")
+PURE = ("vllm", "derive", "family", "signals", "signals_streams", "signals_exporter")
 IMPURE_MODULES = {"time", "datetime", "os", "io", "socket", "asyncio", "aiohttp", "requests", "pathlib", "random"}
 
 

@@ -166,6 +166,7 @@ def _report(url: str, exposition: Exposition, version: str, took: float) -> Repo
     parts = [tables.text(("what", "found"), facts), tables.text(("signal", "available", "why not"), rows)]
     if changes:
         parts.append("What to change:\n" + "\n".join(f"  * {change}" for change in changes))
+    # What users see is not vLLM's to tell: those signals come with the tap or the request log.
     headlines = not any(signal.headline and signal.name in missing for signal in CATALOGUE)
     parts.append(
         "Every headline signal can be derived." if headlines else "Headline signals are missing: see what to change."
@@ -197,6 +198,8 @@ def _signal_rows(
     rows: list[tuple[str, str, str]] = []
     changes: dict[str, None] = {}
     for signal in CATALOGUE:
+        if signal.scope == "stream":
+            rows.append((signal.metric, "-", advice.NO_OBSERVER))
         if signal.scope != "engine" or not signal.needs:
             continue
         lacking = missing.get(signal.name, ())

@@ -18,6 +18,9 @@ from kvpressure import __version__, config, settings
 
 _OUTPUT_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
+_REPEATABLE = {"headers": "HEADER", "addresses": "ADDRESS", "files": "FILE"}
+"""Kinds of settings whose flag can be given again, with what stands for the value in the help."""
+
 OK, PROBLEM, USAGE = 0, 1, 2
 """Exit statuses: fine; something was found or failed; the command line or the configuration is wrong."""
 
@@ -107,11 +110,8 @@ def _add_settings(parser: argparse.ArgumentParser, *sections: str) -> None:
         options: dict[str, Any] = {"dest": name, "default": None, "help": text}
         if what.metadata["kind"] == "switch":
             options |= {"action": "store_const", "const": True}
-        elif what.metadata["kind"] in ("headers", "addresses"):
-            options |= {
-                "action": "append",
-                "metavar": {"headers": "HEADER", "addresses": "ADDRESS"}[what.metadata["kind"]],
-            }
+        elif what.metadata["kind"] in _REPEATABLE:
+            options |= {"action": "append", "metavar": _REPEATABLE[what.metadata["kind"]]}
         else:
             options |= {"metavar": what.metadata["kind"].upper()}
         groups[section].add_argument(f"--{name}", **options)
@@ -196,8 +196,17 @@ def _replay(args: argparse.Namespace) -> int:
         raise settings.ConfigError(str(fault)) from fault
     interval = recording.interval(path, loaded.sample.interval)
     rows = recording.rows(path, complain)
+    log_path = recording.find_log(args.recording)
+    log = recording.blocks(log_path, complain) if log_path else None
+    if log_path and replay.untimed(recording.blocks(log_path, lambda _: None)):
+        # No fault of the recording: what its metrics say stands.
+        sys.stderr.write(
+            f"kvpressure replay: {log_path} is left out: its lines are stamped to the second, which measures no gap; "
+            "record it through a container runtime, or as JSON\n"
+        )
+        log = None
     if step is None:
-        summary = replay.summarise(rows, loaded, interval)
+        summary = replay.summarise(rows, loaded, interval, log)
         if summary.last is None:
             complain(f"{path}: the recording has no rows")
         else:
@@ -205,7 +214,7 @@ def _replay(args: argparse.Namespace) -> int:
     else:
         from kvpressure.expose import families  # noqa: PLC0415
 
-        for snapshot in replay.steps(rows, loaded, interval, step):
+        for snapshot in replay.steps(rows, loaded, interval, step, log):
             body = families.exposition(snapshot).decode()
             sys.stdout.write(json.dumps({"t": round(snapshot.t, 6), "body": body}) + "\n")
     sys.stdout.flush()
@@ -255,6 +264,7 @@ def _demo_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the lab's users. Default: 0.")
     parser.add_argument("--every", default="3s", metavar="DURATION", help="time between two lines. Default: 3s.")
     parser.add_argument("--lab.port", dest="lab_port", type=int, default=8000, help="Default: 8000, or a free one.")
+    parser.add_argument("--tap.port", dest="tap_port", type=int, default=8001, help="Default: 8001, or a free one.")
     parser.add_argument("--port", type=int, default=10938, help="of the sidecar. Default: 10938, or a free one.")
 
 
@@ -262,7 +272,14 @@ def _demo(args: argparse.Namespace) -> int:
     from kvpressure import demo  # noqa: PLC0415
 
     try:
-        demo.run(args.scenario, args.seed, _duration("--every", args.every), args.lab_port, args.port)
+        demo.run(
+            args.scenario,
+            args.seed,
+            _duration("--every", args.every),
+            args.lab_port,
+            args.port,
+            tap_port=args.tap_port,
+        )
     except demo.DemoError as fault:
         sys.stderr.write(f"kvpressure demo: {fault}\n")
         return PROBLEM

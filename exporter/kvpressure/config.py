@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvpressure import yamlfile
-from kvpressure.settings import ConfigError, parse, setting, shown
+from kvpressure import sections
+from kvpressure.settings import ConfigError, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,43 @@ class StreamConfig:
         low=0.01,
         high=600,
     )
+    idle_timeout: float = setting(
+        600.0,
+        "A stream without a chunk and without an end for this long is forgotten and counted as abandoned.",
+        "duration",
+        low=1,
+    )
+    max_tracked: int = setting(
+        20_000, "Streams followed at a time, per source; those beyond it are counted and not followed.", "count", low=1
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TapConfig:
+    """A reverse proxy in the token stream that times what users get. Off unless it is told where to listen."""
+
+    listen: tuple[str, ...] = setting(
+        (), "Pass requests that come to this address on to vLLM, and time their streams; repeatable.", "addresses"
+    )
+    upstream: str = setting("http://127.0.0.1:8000", "Where the tap passes requests on to.", "origin")
+    ca_file: str = setting("", "Trust the certificate authorities in this file (PEM) upstream.", "file")
+    server_name: str = setting("", "Name to expect in the upstream certificate, if not the URL's host.", "text")
+    connect_timeout: float = setting(
+        5.0, "Answer 502 where the upstream takes no connection for this long.", "duration", low=0.1, high=300
+    )
+    drain_timeout: float = setting(
+        25.0,
+        "At a stop, let streams that pass through come to their end for this long. Keep it under the pod's "
+        "terminationGracePeriodSeconds.",
+        "duration",
+        high=3600,
+    )
+    max_requests: int = setting(
+        4096, "Requests passed through at a time; those beyond it are answered 503.", "count", low=1
+    )
+    max_header_bytes: int = setting(
+        64 * 1024, "Requests whose headers are longer are answered 503.", "count", low=1024, high=1024 * 1024
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +189,11 @@ class WebConfig:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """The exporter's own log, on stderr."""
+    """vLLM's request log to read (path), and the exporter's own log on stderr (level and format)."""
+
+    path: tuple[str, ...] = setting(
+        (), "Follow vLLM's log in this file, or in all that match this pattern; repeatable.", "files"
+    )
 
     level: str = setting("info", "debug, info, warn or error.", "level")
     format: str = setting("logfmt", "logfmt or json.", "format")
@@ -166,6 +207,7 @@ class Config:
     sample: SampleConfig = field(default_factory=SampleConfig)
     kv: KvConfig = field(default_factory=KvConfig)
     stream: StreamConfig = field(default_factory=StreamConfig)
+    tap: TapConfig = field(default_factory=TapConfig)
     regime: RegimeConfig = field(default_factory=RegimeConfig)
     verdict: VerdictConfig = field(default_factory=VerdictConfig)
     web: WebConfig = field(default_factory=WebConfig)
@@ -177,6 +219,7 @@ SECTIONS: Mapping[str, Any] = {
     "sample": SampleConfig,
     "kv": KvConfig,
     "stream": StreamConfig,
+    "tap": TapConfig,
     "regime": RegimeConfig,
     "verdict": VerdictConfig,
     "web": WebConfig,
@@ -187,9 +230,7 @@ SECTIONS: Mapping[str, Any] = {
 
 def settings() -> Iterator[tuple[str, dataclasses.Field[Any]]]:
     """Every setting with its dotted name, as in the flag and the file: ``("kv.pin-threshold", field)``."""
-    for name, section in SECTIONS.items():
-        for what in dataclasses.fields(section):
-            yield f"{name}.{what.metadata['name'] or what.name.replace('_', '-')}", what
+    return sections.named(SECTIONS)
 
 
 def load(path: str, flags: Mapping[str, Any] | None = None) -> Config:
@@ -199,14 +240,7 @@ def load(path: str, flags: Mapping[str, Any] | None = None) -> Config:
     Raises:
         ConfigError: the file cannot be read, or a key or a value is not understood.
     """
-    given = _from_file(path) if path else {}
-    values: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
-    for name, what in settings():
-        section = name.partition(".")[0]
-        if flags and flags.get(name) is not None:
-            values[section][what.name] = parse(what, flags[name], f"--{name}")
-        elif name in given:
-            values[section][what.name] = parse(what, given[name], f"{path}: {name}")
+    values = sections.values(SECTIONS, path, flags)
     sample = values["sample"]
     if "interval" in sample and "max_interval" not in sample:
         # Who asks for fewer samples need not say so twice.
@@ -214,24 +248,6 @@ def load(path: str, flags: Mapping[str, Any] | None = None) -> Config:
     config = Config(**{name: section(**values[name]) for name, section in SECTIONS.items()})
     _check_together(config)
     return config
-
-
-def _from_file(path: str) -> dict[str, Any]:
-    """The file's values by dotted name, every name known."""
-    known = dict(settings())
-    given: dict[str, Any] = {}
-    for section, content in yamlfile.read(path).items():
-        if section not in SECTIONS:
-            raise ConfigError(f"{path}: unknown section {shown(section)}; known are {', '.join(SECTIONS)}")
-        if content is not None and not isinstance(content, dict):
-            raise ConfigError(f"{path}: {section} must be a mapping of settings, not {shown(content)}")
-        for key, value in (content or {}).items():
-            name = f"{section}.{key}"
-            if name not in known:
-                others = ", ".join(k.partition(".")[2] for k in known if k.startswith(section + "."))
-                raise ConfigError(f"{path}: unknown key {name}; known under {section} are {others}")
-            given[name] = value
-    return given
 
 
 def _check_together(config: Config) -> None:

@@ -1,4 +1,4 @@
-"""`kvpressure demo`: the lab under a scenario and the sidecar beside it, and a line every few seconds."""
+"""`kvpressure demo`: the lab, the sidecar with its tap, users who ask through the tap, and a line every few seconds."""
 
 import contextlib
 import signal
@@ -23,79 +23,108 @@ class DemoError(RuntimeError):
     """The demo cannot go on; the message is one sentence."""
 
 
-def run(scenario: str, seed: int, every: float, lab_port: int, port: int) -> None:
+def run(  # noqa: PLR0913  # each is a flag
+    scenario: str, seed: int, every: float, lab_port: int, port: int, *, tap_port: int = 8001
+) -> None:
     """
-    Run until SIGINT or SIGTERM, then stop both processes.
+    Run until SIGINT or SIGTERM, then stop all processes, the last one started first.
 
     Args:
-        scenario: what the lab plays.
-        seed: of the lab's users.
+        scenario: what the users play, on the lab that it belongs to.
+        seed: of the users.
         every: seconds between two lines.
         lab_port: where the lab should listen; a free port where it is taken.
         port: the same for the sidecar.
+        tap_port: the same for its tap.
 
     Raises:
-        DemoError: one of the two did not start, or ended by itself.
+        DemoError: one of them did not start, or ended by itself.
     """
-    lab_port, port = _free(lab_port), _free(port)
-    lab, sidecar = f"http://{_HOST}:{lab_port}", f"http://{_HOST}:{port}"
+    lab_at, tap_at, sidecar_at = _addresses(lab_port, tap_port, port)
+    lab, tap, sidecar = (f"http://{address}" for address in (lab_at, tap_at, sidecar_at))
+    play = ("--scenario", scenario, "--seed", str(seed))
+    serve = ("lab", *play, "--no-load", "--web.listen-address", lab_at)
+    tapped = ("--tap.listen", tap_at, "--tap.upstream", lab)
+    watch = ("serve", "--vllm.url", f"{lab}/metrics", "--web.listen-address", sidecar_at, "--log.level", "warn")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    play = ("lab", "--scenario", scenario, "--seed", str(seed), "--web.listen-address", f"{_HOST}:{lab_port}")
-    watch = ("serve", "--vllm.url", f"{lab}/metrics", "--web.listen-address", f"{_HOST}:{port}", "--log.level", "warn")
-    with contextlib.suppress(KeyboardInterrupt), _process(*play) as stand_in:
-        _wait_for(f"{lab}/health", stand_in)
-        with _process(*watch) as exporter:
-            _wait_for(f"{sidecar}/-/ready", exporter)
-            _say(f"vLLM stand-in (scenario {scenario}): {lab}/metrics")
-            _say(f"kvpressure: {sidecar}/metrics, and its page {sidecar}/")
-            _say("Ctrl-C stops both.\n")
-            while True:
-                time.sleep(every)
-                for process in (stand_in, exporter):
-                    if process.poll() is not None:
-                        raise DemoError(f"a process of the demo ended by itself with status {process.returncode}")
-                _say(_line(sidecar))
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as running:
+        processes = [running.enter_context(_process(*serve))]
+        _wait_for(f"{lab}/health", processes[-1])
+        processes.append(running.enter_context(_process(*watch, *tapped)))
+        _wait_for(f"{sidecar}/-/ready", processes[-1])
+        _wait_for(f"{tap}/health", processes[-1])
+        processes.append(running.enter_context(_process("lab", "--users", tap, *play)))
+        _say(f"vLLM stand-in (scenario {scenario}): {lab}/metrics")
+        _say(f"tap in front of it: {tap} (send your own requests here: {tap}/v1/chat/completions)")
+        _say(f"kvpressure: {sidecar}/metrics, and its page {sidecar}/")
+        _say("Ctrl-C stops all.\n")
+        while True:
+            time.sleep(every)
+            for process in processes:
+                if process.poll() is not None:
+                    raise DemoError(f"a process of the demo ended by itself with status {process.returncode}")
+            _say(_lines(sidecar))
     _say("\nstopped")
 
 
-def line_of(engine: dict[str, Any]) -> str:
+def line_of(engine: dict[str, Any], streams: Sequence[dict[str, Any]] = ()) -> str:
     """
-    One readable line of the headline signals of an engine.
+    One readable line of the headline signals of an engine and of the users of its model.
 
     Args:
         engine: as in ``/api/v1/state``.
+        streams: the same, of which those of the tap count.
     """
-    window: dict[str, Any] = next(iter(engine["windows"]), {})
-    pinned, p99 = window.get("pinned_ratio"), window.get("gap_p99_seconds")
+    seen = next((s for s in streams if s["source"] == "tap" and s["model_name"] == engine["model_name"]), None)
+    window, tap = _minute(engine), _minute(seen or {})
+    pinned, paused, p99 = window.get("pinned_ratio"), tap.get("paused_ratio"), tap.get("gap_p99_seconds")
+    if p99 is None:
+        p99 = window.get("gap_p99_seconds")
     return "  ".join(
         (
             f"{engine['verdict']:15s} {engine['regime']:7s}",
             f"preempt/1k {number(window.get('preemptions_per_thousand'), 3):>5s}",
-            f"pinned {'-' if pinned is None else f'{pinned:.0%}':>4s}",
+            f"pinned {_percent(pinned):>4s}",
             f"gap p99 {'-' if p99 is None else f'{p99:.2f}s':>6s}",
-            f"gaps>1s/1k {number(window.get('long_gaps_per_thousand'), 3):>5s}",
+            f"paused {_percent(paused):>4s}",
             f"run {number(engine['running']):>3s}",
             f"wait {number(engine['waiting']):>3s}",
         )
     )
 
 
-def _line(sidecar: str) -> str:
+def _minute(of: dict[str, Any]) -> dict[str, Any]:
+    """The shortest window, or nothing where there is none yet."""
+    return next(iter(of.get("windows", ())), {})
+
+
+def _percent(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.0%}"
+
+
+def _lines(sidecar: str) -> str:
     now = time.strftime("%H:%M:%S")
     try:
-        engines = requests.get(f"{sidecar}/api/v1/state", timeout=_ASK_SECONDS).json()["engines"]
+        state = requests.get(f"{sidecar}/api/v1/state", timeout=_ASK_SECONDS).json()
     except (requests.RequestException, ValueError):
         return f"{now}  the sidecar did not answer"
-    return "\n".join(f"{now}  {line_of(engine)}" for engine in engines) or f"{now}  no engine seen yet"
+    lines = [f"{now}  {line_of(engine, state['streams'])}" for engine in state["engines"]]
+    return "\n".join(lines) or f"{now}  no engine seen yet"
 
 
-def _free(port: int) -> int:
-    """The port itself, or another one where it is taken."""
+def _addresses(*ports: int) -> list[str]:
+    """An address on each port, or on another one where it is taken."""
+    with contextlib.ExitStack() as held:
+        # All are held until the last one is found, so that no two are the same.
+        found = [held.enter_context(_listener(port)) for port in ports]
+        return [f"{_HOST}:{listener.getsockname()[1]}" for listener in found]
+
+
+def _listener(port: int) -> socket.socket:
+    """A socket that listens on the port itself, or on another one where it is taken."""
     for wanted in (port, 0):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((_HOST, wanted))
-            return int(probe.getsockname()[1])
+        with contextlib.suppress(OSError, OverflowError):
+            return socket.create_server((_HOST, wanted))
     raise DemoError(f"no port is free on {_HOST}")
 
 

@@ -5,8 +5,8 @@ from typing import Literal
 
 PREFIX = "kvpressure_"
 
-Kind = Literal["counter", "gauge", "summary"]
-Scope = Literal["engine", "exporter"]
+Kind = Literal["counter", "gauge", "summary", "histogram"]
+Scope = Literal["engine", "stream", "exporter"]
 
 MODEL_LABEL = "model_name"
 ENGINE_LABEL = "engine"
@@ -24,10 +24,11 @@ class Signal:
         unit: in words, for people; the name carries the base unit.
         help: one or two sentences; the upstream series are appended from `needs` where it is exposed.
         reason: why PromQL over vLLM's own series cannot do this.
-        labels: beyond `model_name` and `engine` (scope engine) or in all (scope exporter).
-        needs: fields of an ``EngineReading`` that must be present.
+        labels: beyond `model_name` and `engine` (scope engine), beyond `model_name` (scope stream) or in all (scope
+            exporter).
+        needs: fields of an ``EngineReading`` that must be present; ``streams`` for an observer of streams.
         optional: fields that it uses where they are present.
-        scope: whether it belongs to an engine or to the exporter.
+        scope: whether it belongs to an engine, to the streams of a model, or to the exporter.
         headline: one of the signals that the project exists for.
     """
 

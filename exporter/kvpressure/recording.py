@@ -1,5 +1,6 @@
 """Recordings of vLLM's metrics: a row per sample, as JSON lines, gzip or not."""
 
+import contextlib
 import gzip
 import json
 import statistics
@@ -9,15 +10,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TypeGuard
+from typing import BinaryIO, TypeGuard
 
 FILE_NAMES = ("metrics.jsonl.gz", "metrics.jsonl")
-"""What is looked for in a folder, in this order. Nothing else in it is read."""
+"""What is looked for in a folder, in this order."""
+
+LOG_NAMES = ("server.log.gz", "server.log")
+"""The log of the same server, where it was kept. Nothing else in the folder is read."""
 
 LONGEST_JUMP = 7 * 86400.0
 """Seconds between two rows beyond which a time is taken to be a mistake."""
 
 _ROWS_FOR_INTERVAL = 200
+_BLOCK = 256 * 1024
 
 
 class RecordingError(ValueError):
@@ -58,6 +63,18 @@ def find(path: str) -> Path:
     return given
 
 
+def find_log(path: str) -> Path | None:
+    """The log in the folder of a recording, if there is one."""
+    return next((file for name in LOG_NAMES if (file := Path(path) / name).is_file()), None)
+
+
+def blocks(path: Path, complain: Callable[[str], None]) -> Iterator[bytes]:
+    """The content of a file, gzip or not, piece by piece; see `rows` for what goes wrong with it."""
+    with _reading(path, complain) as file:
+        while block := file.read(_BLOCK):
+            yield block
+
+
 def rows(path: Path, complain: Callable[[str], None]) -> Iterator[Row]:
     """
     The rows of a recording, in the file's order.
@@ -66,20 +83,27 @@ def rows(path: Path, complain: Callable[[str], None]) -> Iterator[Row]:
     gives what stands before the cut.
     """
     last: float | None = None
+    with _reading(path, complain) as file:
+        for number, line in enumerate(file, start=1):
+            if line.isspace():
+                continue
+            try:
+                row = _row(line)
+                if last is not None and abs(row.t - last) > LONGEST_JUMP:
+                    raise ValueError("its time is more than a week from the row before")  # noqa: TRY301
+            except ValueError as fault:
+                complain(f"{path}: line {number} is skipped: {fault}")
+                continue
+            last = row.t
+            yield row
+
+
+@contextlib.contextmanager
+def _reading(path: Path, complain: Callable[[str], None]) -> Iterator[BinaryIO]:
+    """A file that is open for reading; what ends that early is told."""
     try:
         with gzip.open(path, "rb") if _is_gzip(path) else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.isspace():
-                    continue
-                try:
-                    row = _row(line)
-                    if last is not None and abs(row.t - last) > LONGEST_JUMP:
-                        raise ValueError("its time is more than a week from the row before")  # noqa: TRY301
-                except ValueError as fault:
-                    complain(f"{path}: line {number} is skipped: {fault}")
-                    continue
-                last = row.t
-                yield row
+            yield file  # type: ignore[misc]  # a GzipFile reads like any other
     except EOFError:
         complain(f"{path}: the file is cut off; what stands before the cut was read")
     except zlib.error:

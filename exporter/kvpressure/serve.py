@@ -1,22 +1,25 @@
 """`kvpressure serve`: sampler, pipeline and server put together, until a signal ends it."""
 
 import asyncio
-import contextlib
 import dataclasses
 import gc
 import logging
 import signal
+from collections.abc import Coroutine
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from kvpressure import __version__, files, log
 from kvpressure.config import Config, settings
-from kvpressure.derive.snapshot import Snapshot
+from kvpressure.derive.snapshot import Snapshot, StreamSnapshot
 from kvpressure.derive.target import Target
 from kvpressure.expose import server
 from kvpressure.expose.families import SnapshotCollector, render
+from kvpressure.observe.logtail import LogTail
 from kvpressure.observe.scraper import Scraper
+from kvpressure.observe.tap import Tap
 from kvpressure.settings import ConfigError
+from kvpressure.vllm.stream import Source
 
 _log = logging.getLogger(__name__)
 
@@ -52,38 +55,87 @@ def run(config: Config) -> None:
 
 
 async def _check(config: Config) -> None:
-    await Scraper(config.vllm, Target(config)).close()
+    scraper = Scraper(config.vllm, target := Target(config, sources=sources_of(config)))
+    if config.tap.listen:
+        Tap(config.tap, target.streams["tap"], scraper.now)
+    await scraper.close()
     server.make_app(config, metrics=lambda _: (b"", ""), state=dict)
 
 
+def sources_of(config: Config) -> tuple[Source, ...]:
+    """The observers of streams that the settings ask for."""
+    asked: dict[Source, tuple[str, ...]] = {"tap": config.tap.listen, "log": config.log.path}
+    return tuple(source for source, where in asked.items() if where)
+
+
 async def _run(config: Config) -> None:
-    target = Target(config)
+    target = Target(config, sources=sources_of(config))
     scraper = Scraper(config.vllm, target)
+    tap = Tap(config.tap, target.streams["tap"], scraper.now) if config.tap.listen else None
+    tail = LogTail(config.log.path, target.streams["log"], scraper.now) if config.log.path else None
 
     def snapshot() -> Snapshot:
-        return target.snapshot(scraper.now())
+        return target.snapshot(
+            scraper.now(), log=tail.facts() if tail is not None else None, tap=tap.facts() if tap is not None else None
+        )
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SnapshotCollector(snapshot))
     ProcessCollector(registry=registry)
     app = server.make_app(config, metrics=lambda accept: render(registry, accept), state=lambda: state_of(snapshot()))
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _say_that_nothing_is_reloaded)
+    signals = _Signals()
     runner = await server.serve(app, config)
+    if tap is not None:
+        await tap.start()
     # What exists now lives until the end: the collector need not look at it again.
     gc.collect()
     gc.freeze()
-    sampling = asyncio.create_task(scraper.run())
+    running = [asyncio.create_task(scraper.run())]
+    if tail is not None:
+        running.append(asyncio.create_task(_follow(tail, scraper)))
     try:
-        await stop.wait()
+        await signals.stop.wait()
         _log.info("stopping")
+        if tap is not None:
+            await signals.unless_hurried(tap.close(config.tap.drain_timeout))
     finally:
-        sampling.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await sampling
+        if tap is not None:
+            await tap.close(0.0)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
         await runner.cleanup()
+
+
+async def _follow(tail: LogTail, scraper: Scraper) -> None:
+    """Follow the log from the first sample on: before it, nobody knows whose streams they are."""
+    await scraper.tried.wait()
+    await tail.run()
+
+
+class _Signals:
+    """SIGTERM and SIGINT: the first one stops, the second one hurries."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._came)
+        loop.add_signal_handler(signal.SIGHUP, _say_that_nothing_is_reloaded)
+
+    async def unless_hurried(self, work: Coroutine[object, object, None]) -> None:
+        """Do something, but give it up at a second signal."""
+        task, hurry = asyncio.create_task(work), asyncio.create_task(self._hurry.wait())
+        await asyncio.wait((task, hurry), return_when=asyncio.FIRST_COMPLETED)
+        for either in (task, hurry):
+            either.cancel()
+        await asyncio.gather(task, hurry, return_exceptions=True)
+
+    def _came(self) -> None:
+        if self.stop.is_set():
+            self._hurry.set()
+        self.stop.set()
 
 
 def _say_that_nothing_is_reloaded() -> None:
@@ -92,4 +144,13 @@ def _say_that_nothing_is_reloaded() -> None:
 
 def state_of(snapshot: Snapshot) -> dict[str, object]:
     """The snapshot as plain values for JSON, with the version that made it."""
-    return {"version": __version__, **dataclasses.asdict(snapshot)}
+    state = {"version": __version__, **dataclasses.asdict(snapshot)}
+    state["streams"] = [_without_histograms(streams) for streams in snapshot.streams]
+    return state
+
+
+def _without_histograms(streams: StreamSnapshot) -> dict[str, object]:
+    """JSON knows no infinite edge, and whoever wants a histogram reads the metrics."""
+    plain = dataclasses.asdict(streams)
+    del plain["gaps"], plain["longest_gaps"]
+    return plain

@@ -57,7 +57,7 @@ def shown(given: object) -> str:
 
 def _safe(kind: str, given: object) -> str:
     """The value, unless it can hold a secret: a header, or a URL with a user name or a query."""
-    secret = kind == "headers" or (kind == "url" and ("@" in str(given) or "?" in str(given)))
+    secret = kind in ("headers", "webhook") or (kind in ("url", "origin") and ("@" in str(given) or "?" in str(given)))
     if secret:
         return "the value"
     flat = isinstance(given, list) and all(isinstance(item, str) for item in given)
@@ -132,6 +132,25 @@ def _url(given: object) -> str:
     return text if parts.path not in ("", "/") else f"{parts.scheme}://{parts.netloc}/metrics"
 
 
+def _origin(given: object) -> str:
+    parts = urlsplit(_url(given))
+    if parts.path != "/metrics" or parts.query or parts.fragment or str(given).rstrip("/").endswith("/metrics"):
+        raise ValueError
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _webhook(given: object) -> str:
+    _url(given)
+    return _text(given)
+
+
+def _files(given: object) -> tuple[str, ...]:
+    lines = _lines(given)
+    if not lines or not all(lines):
+        raise ValueError
+    return lines
+
+
 def _lines(given: object) -> tuple[str, ...]:
     if not isinstance(given, str | list | tuple):
         raise TypeError
@@ -175,6 +194,38 @@ def _path(given: object) -> str:
     return text
 
 
+_MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"(\\.|[^"\\])*"'
+
+
+def _matchers(given: object) -> str:
+    text = _text(given).strip()
+    if text and not re.fullmatch(rf"{_MATCHER}(\s*,\s*{_MATCHER})*", text, re.ASCII):
+        raise ValueError
+    return text
+
+
+def _labels(given: object) -> tuple[str, ...]:
+    labels = _lines(given)
+    if not all(re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", label, re.ASCII) for label in labels):
+        raise ValueError
+    return labels
+
+
+def _pairs(given: object) -> tuple[str, ...]:
+    pairs = _lines(given)
+    if not all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_./-]*=[A-Za-z0-9_.-]*", pair, re.ASCII) for pair in pairs):
+        raise ValueError
+    return pairs
+
+
+def _alert_url(given: object) -> str:
+    text = _text(given)
+    if "{alert}" not in text or "}" in text.replace("{alert}", "") or "{" in text.replace("{alert}", ""):
+        raise ValueError
+    _url(text.replace("{alert}", "x"))
+    return text
+
+
 def _one_of(*allowed: str) -> Any:  # noqa: ANN401
     def parse(given: object) -> str:
         if given not in allowed:
@@ -186,6 +237,8 @@ def _one_of(*allowed: str) -> Any:  # noqa: ANN401
 
 _PARSERS: dict[str, Any] = {
     "url": _url,
+    "origin": _origin,
+    "files": _files,
     "text": _text,
     "file": _text,
     "number": _number,
@@ -198,9 +251,18 @@ _PARSERS: dict[str, Any] = {
     "path": _path,
     "level": _one_of("debug", "info", "warn", "error"),
     "format": _one_of("logfmt", "json"),
+    "matchers": _matchers,
+    "labels": _labels,
+    "pairs": _pairs,
+    "alert-url": _alert_url,
+    "window": _one_of("1m", "5m", "15m"),
+    "webhook": _webhook,
+    "receiver": _one_of("webhook", "slack", "pagerduty"),
 }
 _KINDS = {
     "url": "a URL like http://127.0.0.1:8000/metrics (http or https, no user name in it)",
+    "origin": "a URL like http://127.0.0.1:8000 (http or https, without a path)",
+    "files": "the path of a file or a pattern like /var/log/vllm/*.log",
     "text": "text",
     "file": "the path of a file",
     "number": "a number",
@@ -213,4 +275,11 @@ _KINDS = {
     "path": "a path like /metrics (not under /-/ or /api/)",
     "level": "one of debug, info, warn, error",
     "format": "logfmt or json",
+    "matchers": 'matchers of labels like namespace="chat",cluster=~"eu-.+"',
+    "labels": "a list of label names",
+    "pairs": "a list of labels like release=prometheus",
+    "alert-url": "a URL with {alert} where the alert's name goes",
+    "window": "a window that the exporter has: 1m, 5m or 15m",
+    "webhook": "a URL like http://127.0.0.1:9095/page (http or https, no user name in it)",
+    "receiver": "one of webhook, slack, pagerduty",
 }

@@ -1,11 +1,13 @@
 """
 The catalogue: every metric family that kvpressure exposes, as data.
 
-A name, unit, help text and reason stand here and nowhere else; families, rules, dashboards, documentation
-and tests read them. `needs` names the fields of an ``EngineReading`` without which a signal cannot be known;
-where one is missing the signal is absent, never 0, and ``kvpressure_signal_available`` says so.
+A name, unit, help text and reason stand here (those of streams and of the exporter itself in signals_streams.py and
+signals_exporter.py) and nowhere else; families, rules, dashboards, documentation and tests read them. `needs` names the
+fields of an ``EngineReading`` without which a signal cannot be known; where one is missing the signal is absent, never
+0, and ``kvpressure_signal_available`` says so.
 """
 
+from kvpressure import signals_exporter, signals_streams
 from kvpressure.family import Signal
 
 WINDOWS = (("1m", 60.0), ("5m", 300.0), ("15m", 900.0))
@@ -238,9 +240,10 @@ GAP_P99 = Signal(
     "inter_token_gap_p99_seconds",
     "gauge",
     "seconds",
-    "99th percentile of the gaps between two tokens of one request in the window. From vLLM's histogram it is "
-    "interpolated as PromQL's histogram_quantile does. One preemption is one gap among hundreds: read it beside the "
-    "long gaps, never alone.",
+    "99th percentile of the gaps between two tokens of one request in the window. From the tap or the log (source) it "
+    "is within 1 %, and without the label engine; from vLLM's histogram it is interpolated as PromQL's "
+    "histogram_quantile does. One preemption is one gap among hundreds: read it beside the share of paused requests, "
+    "never alone.",
     "one number over all versions and sources of gaps",
     labels=("window", "source"),
     needs=("gaps",),
@@ -255,7 +258,6 @@ LONG_GAPS_PER_THOUSAND = Signal(
     "the threshold is an edge of a histogram whose edges differ by version; requests still running are served too",
     labels=("window",),
     needs=("gaps", "running", "finished"),
-    headline=True,
 )
 
 # --- offload: restore is not recompute --------------------------------------------------------------------------------
@@ -309,83 +311,10 @@ ENGINE_RESETS = Signal(
     "resets() over a scrape interval misses the second of two",
 )
 
-# --- the exporter itself --------------------------------------------------------------------------------------------
-
-UP = Signal(
-    "up",
-    "gauge",
-    "0 or 1",
-    "Whether the last sample of vLLM's metrics succeeded.",
-    "Prometheus' own `up` speaks of the exporter",
-    scope="exporter",
+CATALOGUE: tuple[Signal, ...] = tuple(
+    value
+    for module in (globals(), vars(signals_streams), vars(signals_exporter))
+    for value in tuple(module.values())
+    if isinstance(value, Signal)
 )
-SIGNAL_AVAILABLE = Signal(
-    "signal_available",
-    "gauge",
-    "0 or 1",
-    "Whether the signal can be derived from what vLLM exposed in the last good sample, on every engine.",
-    "tells an absent series from one that can never come",
-    labels=("signal",),
-    scope="exporter",
-)
-SAMPLE_DURATION = Signal(
-    "sample_duration_seconds",
-    "gauge",
-    "seconds",
-    "Time that the last sample took, from request to last byte.",
-    "the exporter's own",
-    scope="exporter",
-)
-SAMPLE_COST = Signal(
-    "sample_cost_seconds",
-    "gauge",
-    "seconds",
-    "Mean of the fastest quarter of recent samples: what a sample costs vLLM's event loop, without waiting for it.",
-    "the exporter's own",
-    scope="exporter",
-)
-SAMPLE_INTERVAL = Signal(
-    "sample_interval_seconds",
-    "gauge",
-    "seconds",
-    "Time from one sample to the next as now scheduled: the configured interval, or more to keep the duty budget.",
-    "the exporter's own",
-    scope="exporter",
-)
-SAMPLES = Signal(
-    "samples_total",
-    "counter",
-    "samples",
-    "Samples of vLLM's metrics that were tried.",
-    "the exporter's own",
-    scope="exporter",
-)
-SAMPLE_ERRORS = Signal(
-    "sample_errors_total",
-    "counter",
-    "errors",
-    "Samples that failed, and parts of good samples that were skipped, by reason.",
-    "the exporter's own",
-    labels=("reason",),
-    scope="exporter",
-)
-SAMPLE_TIMESTAMP = Signal(
-    "last_sample_timestamp_seconds",
-    "gauge",
-    "seconds since 1970",
-    "When the last good sample was taken.",
-    "the exporter's own",
-    scope="exporter",
-)
-BUILD_INFO = Signal(
-    "build_info",
-    "gauge",
-    "1",
-    "Version of kvpressure and of the Python that runs it; always 1.",
-    "the exporter's own",
-    labels=("version", "pythonversion"),
-    scope="exporter",
-)
-
-CATALOGUE: tuple[Signal, ...] = tuple(value for value in dict(globals()).values() if isinstance(value, Signal))
-"""Every signal, in the order of this file."""
+"""Every signal, in the order of the files."""

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kvpressure.derive.gaps import Histogram
 from kvpressure.derive.regime import Regime
 from kvpressure.derive.verdict import Evidence, Verdict
 from kvpressure.vllm.reading import Era
+from kvpressure.vllm.stream import LogFacts, Source, TapFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,58 @@ class EngineSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamWindow:
+    """
+    Streams in one window that ends now.
+
+    Args:
+        window: the label.
+        streamed: requests that got a chunk in it, or are paused now.
+        paused: those of them that were paused in it.
+        paused_ratio: paused / streamed; None where none streamed.
+        gap_p99_seconds: 99th percentile of the gaps, within 1 %; None where there was none.
+        gap_max_seconds: the longest gap, exactly; None where there was none.
+    """
+
+    window: str
+    streamed: int
+    paused: int
+    paused_ratio: float | None
+    gap_p99_seconds: float | None
+    gap_max_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSnapshot:
+    """
+    The streams of one model as one source sees them. Counters are since the exporter started.
+
+    Args:
+        model_name: out of a bounded set.
+        source: who saw them.
+        streamed: requests that got a first chunk.
+        paused: requests that had a pause.
+        abandoned: requests forgotten without an end.
+        open: requests between first chunk and end now.
+        paused_now: those of them that pause at this moment.
+        gaps: all gaps.
+        longest_gaps: the longest gap of each request that ended.
+        windows: as for engines.
+    """
+
+    model_name: str
+    source: Source
+    streamed: int
+    paused: int
+    abandoned: int
+    open: int
+    paused_now: int
+    gaps: Histogram
+    longest_gaps: Histogram
+    windows: tuple[StreamWindow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """
     One vLLM server.
@@ -86,6 +140,10 @@ class Snapshot:
         cost: seconds that a sample costs vLLM (see derive/duty.py).
         interval: seconds between samples as now scheduled.
         last_good: when the last good sample was taken, in seconds since 1970.
+        streams: sorted by source, the one that sees most first, and model.
+        untracked: chunks of streams that were not followed, by source.
+        log: what the log observer says of itself, where there is one.
+        tap: what the tap says of itself, where there is one.
     """
 
     t: float
@@ -98,3 +156,7 @@ class Snapshot:
     cost: float | None = None
     interval: float = 0.0
     last_good: float | None = None
+    streams: tuple[StreamSnapshot, ...] = ()
+    untracked: Mapping[Source, int] = field(default_factory=dict)
+    log: LogFacts | None = None
+    tap: TapFacts | None = None

@@ -36,12 +36,15 @@ class _Moment:
         return capacity.seats(self.reading.capacity_tokens, prompt_tokens, output_tokens)
 
 
-def summarise(state: EngineState, t: float, *, fresh: bool, whole: bool = False) -> EngineSnapshot:
+def summarise(
+    state: EngineState, t: float, *, fresh: bool, paused: float | None = None, whole: bool = False
+) -> EngineSnapshot:
     """
     Everything that is known of an engine at `t`.
 
     Where the last reading is not `fresh`, only what was counted and its last era are known. Windows, regime and
-    verdict need two readings. With `whole` there is one window more, over everything since the first reading.
+    verdict need two readings. `paused` is the share of its users that were paused in the verdict's window, where that
+    is known. With `whole` there is one window more, over everything since the first reading.
     """
     reading = state.reading
     if reading is None:
@@ -53,7 +56,8 @@ def summarise(state: EngineState, t: float, *, fresh: bool, whole: bool = False)
     settled = fresh and state.readings >= _TWO_READINGS
     windows = _windows(moment, whole=whole) if settled else ()
     regime = _regime(moment) if settled else "unknown"
-    evidence = _evidence(moment, regime, windows) if settled and _can_judge(reading) and not state.alternates else None
+    can_judge = settled and _can_judge(reading) and not state.alternates
+    evidence = _evidence(moment, regime, windows, paused) if can_judge else None
     gauges = _gauges(moment) if fresh else {}
     model_name, engine = state.key
     return EngineSnapshot(
@@ -132,7 +136,13 @@ def _can_judge(reading: EngineReading) -> bool:
     return not reading.asleep and None not in (reading.kv_usage, reading.running, reading.waiting)
 
 
-def _evidence(moment: _Moment, regime: Regime, windows: tuple[WindowSnapshot, ...]) -> Evidence:
+def preempted(state: EngineState, t: float) -> float:
+    """Preemptions in the verdict's window, counted or inferred, whichever are more."""
+    now, then = state.history.last, state.history.at(t - state.config.verdict.window)
+    return max(now.preemptions - then.preemptions, now.inferred - then.inferred)
+
+
+def _evidence(moment: _Moment, regime: Regime, windows: tuple[WindowSnapshot, ...], paused: float | None) -> Evidence:
     state, prompt, output = moment.state, moment.prompt, moment.output
     now, then = state.history.last, moment.start(state.config.verdict.window)
     # The verdict's window is one of those that are exposed anyway, unless it was set to another.
@@ -140,10 +150,11 @@ def _evidence(moment: _Moment, regime: Regime, windows: tuple[WindowSnapshot, ..
     recent = next(same, None) or between(moment.reading, then, now, state.config.stream.pause_threshold, "")
     return Evidence(
         regime=regime,
-        preempted=max(now.preemptions - then.preemptions, now.inferred - then.inferred),
+        preempted=preempted(state, moment.t),
         blocked_ratio=recent.blocked_ratio,
         stalled_seconds=now.stalled - then.stalled,
         long_gaps_per_thousand=recent.long_gaps_per_thousand,
+        paused_per_thousand=None if paused is None else 1000.0 * paused,
         queue=state.queue.facts(moment.t),
         seats=moment.seats(prompt.mean if prompt else None, output.mean if output else None),
     )

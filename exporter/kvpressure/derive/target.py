@@ -5,23 +5,33 @@ Time is whatever the caller says, in seconds since 1970, as long as it moves for
 taken to have gone on by one interval, so that nothing is counted twice and nothing waits for the clock to catch up.
 """
 
+import dataclasses
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from kvpressure.config import Config
 from kvpressure.derive.duty import Duty
 from kvpressure.derive.snapshot import Snapshot
 from kvpressure.derive.state import LONGEST_WINDOW, UNOBSERVED_AFTER, EngineState
-from kvpressure.derive.summary import summarise
+from kvpressure.derive.streams import Streams
+from kvpressure.derive.summary import preempted, summarise
 from kvpressure.signals import CATALOGUE
 from kvpressure.vllm.metrics import ExpositionReader
 from kvpressure.vllm.reading import EngineKey, EngineReading, ExpositionError, Taken
+from kvpressure.vllm.stream import SOURCES, LogFacts, Source, TapFacts
 
 FORGET_AFTER = LONGEST_WINDOW
 """Seconds after which an engine that is no longer exposed is forgotten, and its series with it."""
 
 MAX_ENGINES = 512
 """Engines remembered at most, those that vanished among them; beyond it the longest vanished goes first."""
+
+
+MAX_MODELS = 32
+"""Names of models that responses bring, at most, where vLLM's metrics name none; beyond it they are `OTHER`."""
+
+OTHER = "other"
+"""The `model_name` of streams whose model is not known."""
 
 
 class Target:
@@ -31,9 +41,10 @@ class Target:
     Args:
         config: the settings.
         interval: seconds between samples, where they are given, as in a recording; else they keep the duty budget.
+        sources: the observers of streams that there are.
     """
 
-    def __init__(self, config: Config, *, interval: float | None = None) -> None:
+    def __init__(self, config: Config, *, interval: float | None = None, sources: Iterable[Source] = ()) -> None:
         self._config = config
         self._duty = Duty(config.sample)
         self._interval = interval
@@ -47,6 +58,11 @@ class Target:
         self._last_good: float | None = None
         self._offset = 0.0
         self._unavailable: dict[str, tuple[str, ...]] = {}
+        self._model_names: frozenset[str] = frozenset()
+        self._other_names: set[str] = set()
+        given = frozenset(sources)
+        self.streams = {source: Streams(source, config.stream, self._name) for source in SOURCES if source in given}
+        """What takes the events of each observer of streams."""
 
     @property
     def interval(self) -> float:
@@ -84,6 +100,7 @@ class Target:
         self._errors.update(problems)
         self._forget(t, exposition.readings.keys())
         self._unavailable = unavailable(list(exposition.readings.values()))
+        self._model_names = frozenset(name for name, _ in exposition.readings if name) or self._model_names
         self._up, self._took, self._last_good = True, took, t
         return Taken(len(exposition.readings), problems)
 
@@ -103,9 +120,20 @@ class Target:
         self._errors[reason] += 1
         self._up = False
 
-    def snapshot(self, t: float) -> Snapshot:
-        """Everything that is known at `t`, which is not before the last sample."""
-        return self.snapshot_at(t + self._offset)
+    def snapshot(self, t: float, *, log: LogFacts | None = None, tap: TapFacts | None = None) -> Snapshot:
+        """
+        Everything that is known at `t`, which is not before the last sample.
+
+        Args:
+            t: the moment.
+            log: what the log observer says of itself.
+            tap: what the tap says of itself.
+        """
+        snapshot = self.snapshot_at(t + self._offset)
+        missing = snapshot.unavailable
+        if log is not None and not log.files and "tap" not in self.streams:
+            missing = {**missing, **dict.fromkeys(_OF_STREAMS, _NO_STREAMS)}
+        return dataclasses.replace(snapshot, unavailable=missing, log=log, tap=tap)
 
     def snapshot_at(self, t: float, *, whole: bool = False) -> Snapshot:
         """
@@ -116,26 +144,63 @@ class Target:
             whole: add a window "whole", over everything since the first reading.
         """
         fresh = self._fresh(t)
+        if len(self._model_names) == 1:
+            for streams in self.streams.values():
+                streams.ensure(*self._model_names)
         return Snapshot(
             t=t,
             up=self._up,
             engines=tuple(
-                summarise(state, t, fresh=fresh and state.present, whole=whole)
+                summarise(
+                    state, t, fresh=fresh and state.present, paused=self._paused_ratio(state.key[0], t), whole=whole
+                )
                 for _, state in sorted(self._states.items())
             ),
-            unavailable=self._unavailable,
+            unavailable=self._unavailable
+            if self.streams
+            else self._unavailable | dict.fromkeys(_OF_STREAMS, _NO_STREAMS),
             samples=self._samples,
             errors=dict(self._errors),
             took=self._took,
             cost=self._duty.cost if self._took is not None else None,
             interval=self.interval,
             last_good=self._last_good,
+            streams=tuple(
+                model for streams in self.streams.values() for model in streams.snapshot(t - self._offset, whole=whole)
+            ),
+            untracked={source: streams.untracked for source, streams in self.streams.items()},
         )
 
     def time_of(self, t: float) -> float:
         """When a sample at `t` counts as taken: at `t`, or an interval after the last one where the clock went back."""
         t += self._offset
         return t if self._last_t is None or t > self._last_t else self._last_t + self.interval
+
+    def _paused_ratio(self, model_name: str, t: float) -> float | None:
+        """
+        The share of a model's users that were paused in the verdict's window, by the observer that sees most.
+
+        An observer does not know the engine. So where one of several preempts, what its users felt says nothing of
+        the others: then this is None, and each engine is judged by its own histogram.
+        """
+        if any(key[0] == model_name and preempted(state, t) for key, state in self._states.items()):
+            return None
+        seconds = self._config.verdict.window
+        for streams in self.streams.values():
+            ratio = streams.paused_ratio(model_name, t - self._offset, seconds)
+            if ratio is not None:
+                return ratio
+        return None
+
+    def _name(self, model: str) -> str:
+        """The `model_name` of a stream whose response names `model`, if any: the target's only one, or a known one."""
+        if len(self._model_names) == 1:
+            return next(iter(self._model_names))
+        if self._model_names or not model:
+            return model if model in self._model_names else OTHER
+        if len(self._other_names) < MAX_MODELS:
+            self._other_names.add(model)
+        return model if model in self._other_names else OTHER
 
     def _fresh(self, t: float) -> bool:
         """
@@ -169,6 +234,10 @@ class Target:
         for number, state in enumerate(gone):
             if number < surplus or t - state.last_t > FORGET_AFTER:
                 del self._states[state.key]
+
+
+_NO_STREAMS = ("streams",)
+_OF_STREAMS = tuple(signal.name for signal in CATALOGUE if signal.scope == "stream")
 
 
 def unavailable(readings: list[EngineReading]) -> dict[str, tuple[str, ...]]:

@@ -35,9 +35,10 @@ class Evidence:
         preempted: preemptions, counted or inferred, whichever are more.
         blocked_ratio: share of time KV-blocked.
         stalled_seconds: time during which an engine with running streams gave no token.
-        long_gaps_per_thousand: gaps over the pause threshold per thousand requests served.
+        long_gaps_per_thousand: gaps over the pause threshold per thousand requests served, from vLLM's histogram.
         queue: the queue and the running batch.
         seats: requests that the cache seats at their mean length.
+        paused_per_thousand: requests that paused per thousand that streamed, from the tap or the log.
     """
 
     regime: Regime
@@ -47,6 +48,7 @@ class Evidence:
     long_gaps_per_thousand: float | None
     queue: QueueFacts
     seats: float | None
+    paused_per_thousand: float | None = None
 
 
 def verdict(evidence: Evidence, config: VerdictConfig) -> Verdict:
@@ -54,7 +56,9 @@ def verdict(evidence: Evidence, config: VerdictConfig) -> Verdict:
     blocked = evidence.blocked_ratio is not None and evidence.blocked_ratio >= config.blocked_ratio
     if evidence.regime == "churn" or blocked:
         return "kv_memory"
-    paused = evidence.stalled_seconds > 0.0 or (evidence.long_gaps_per_thousand or 0.0) >= config.long_gaps
+    # What users saw says more than what the engine counted.
+    seen = evidence.long_gaps_per_thousand if evidence.paused_per_thousand is None else evidence.paused_per_thousand
+    paused = evidence.stalled_seconds > 0.0 or (seen or 0.0) >= config.long_gaps
     if paused and not evidence.preempted:
         return "stall_elsewhere"
     if not evidence.preempted and _capped(evidence, config):

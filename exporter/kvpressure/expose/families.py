@@ -5,19 +5,30 @@ Every signal of the catalogue has one function here that gives its samples; a te
 are built for each scrape and dropped, so a series that cannot be known any more is gone with the next scrape.
 """
 
+import math
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric, Sample
 from prometheus_client.exposition import choose_encoder, generate_latest
 from prometheus_client.registry import Collector
 
-from kvpressure import __version__, signals
-from kvpressure.derive.snapshot import EngineSnapshot, Lengths, Snapshot, WindowSnapshot
-from kvpressure.family import ENGINE_LABEL, ENGINE_LABELS, MODEL_LABEL, Signal
+from kvpressure import __version__, signals, signals_exporter, signals_streams
+from kvpressure.derive.gaps import Histogram
+from kvpressure.derive.snapshot import (
+    EngineSnapshot,
+    Lengths,
+    Snapshot,
+    StreamSnapshot,
+    StreamWindow,
+    WindowSnapshot,
+)
+from kvpressure.family import ENGINE_LABEL, ENGINE_LABELS, MODEL_LABEL, Scope, Signal
 from kvpressure.signals import CATALOGUE, REGIMES, VERDICTS
 from kvpressure.vllm import names
+from kvpressure.vllm.stream import LogFacts, TapFacts
 
 Labels = tuple[str, ...]
 Samples = Iterable[tuple[Labels, float]]
@@ -62,7 +73,9 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     for signal in CATALOGUE:
         # prometheus_client gives a counter's family without the suffix, and its sample with it.
         family = Metric(signal.metric.removesuffix("_total"), _HELP[signal], signal.kind)
-        if signal.scope == "exporter":
+        if signal.scope == "stream":
+            family.samples = list(_stream_samples(signal, snapshot))
+        elif signal.scope == "exporter":
             family.samples = _samples(signal, {}, _EXPORTER[signal](snapshot))
         elif signal.kind == "summary":
             family.samples = [
@@ -73,6 +86,8 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
         else:
             per_engine = _ENGINE[signal]
             family.samples = [sample for engine, own in engines for sample in _samples(signal, own, per_engine(engine))]
+            if signal in _STREAM:
+                family.samples += _stream_samples(signal, snapshot)
         if family.samples:
             yield family
 
@@ -88,6 +103,23 @@ def _samples(signal: Signal, own: dict[str, str], values: Samples) -> list[Sampl
     return [Sample(name, {**own, **dict(zip(labels, given, strict=True))}, value) for given, value in values]
 
 
+def _stream_samples(signal: Signal, snapshot: Snapshot) -> Iterator[Sample]:
+    """The signal's samples for the streams of each model, as each source sees them."""
+    for streams in snapshot.streams:
+        own = {MODEL_LABEL: streams.model_name}
+        if signal.kind == "histogram":
+            yield from _histogram(signal, own | {_SOURCE_LABEL: streams.source}, _HISTOGRAMS[signal](streams))
+        else:
+            yield from _samples(signal, own, _STREAM[signal](streams))
+
+
+def _histogram(signal: Signal, own: dict[str, str], histogram: Histogram) -> Iterator[Sample]:
+    for edge, count in zip(histogram.edges, histogram.counts, strict=True):
+        yield Sample(f"{signal.metric}_bucket", {**own, "le": "+Inf" if math.isinf(edge) else repr(edge)}, float(count))
+    yield Sample(f"{signal.metric}_count", own, float(histogram.counts[-1]))
+    yield Sample(f"{signal.metric}_sum", own, histogram.sum)
+
+
 def full_help(signal: Signal) -> str:
     """The signal's help with the upstream series that it is made of."""
     series = [family.series for family in names.FAMILIES if family.field in (*signal.needs, *signal.optional)]
@@ -96,9 +128,11 @@ def full_help(signal: Signal) -> str:
 
 def labels_of(signal: Signal) -> Labels:
     """All label names of a signal."""
-    return (*ENGINE_LABELS, *signal.labels) if signal.scope == "engine" else signal.labels
+    return (*_LABELS[signal.scope], *signal.labels)
 
 
+_LABELS: Mapping[Scope, Labels] = {"engine": ENGINE_LABELS, "stream": (MODEL_LABEL,), "exporter": ()}
+_SOURCE_LABEL = "source"
 _HELP = {signal: full_help(signal) for signal in CATALOGUE}
 
 
@@ -107,7 +141,7 @@ def _one(value: float | None, *labels: str) -> Samples:
     return () if value is None else ((labels, value),)
 
 
-def _each(values: Mapping[str, float] | None) -> Samples:
+def _each(values: Mapping[Any, float] | None) -> Samples:
     return (((label,), value) for label, value in (values or {}).items())
 
 
@@ -171,20 +205,75 @@ _ENGINE: Mapping[Signal, Callable[[EngineSnapshot], Samples]] = {
     signals.ENGINE_RESETS: lambda e: _one(e.resets),
 }
 
-_AVAILABLE = tuple(signal for signal in CATALOGUE if signal.scope == "engine" and signal.needs)
+
+def _stream_windows(value: Callable[[StreamWindow], float | None]) -> Callable[[StreamSnapshot], Samples]:
+    """One sample per window in which the value is known, with the source."""
+
+    def samples(streams: StreamSnapshot) -> Iterator[tuple[Labels, float]]:
+        for window in streams.windows:
+            found = value(window)
+            if found is not None:
+                yield (window.window, streams.source), found
+
+    return samples
+
+
+def _stream(value: Callable[[StreamSnapshot], int]) -> Callable[[StreamSnapshot], Samples]:
+    return lambda streams: _one(float(value(streams)), streams.source)
+
+
+_HISTOGRAMS: Mapping[Signal, Callable[[StreamSnapshot], Histogram]] = {
+    signals_streams.GAPS: lambda s: s.gaps,
+    signals_streams.REQUEST_MAX_GAPS: lambda s: s.longest_gaps,
+}
+
+_STREAM: Mapping[Signal, Callable[[StreamSnapshot], Samples]] = {
+    signals.GAP_P99: _stream_windows(lambda w: w.gap_p99_seconds),
+    signals_streams.GAP_MAX: _stream_windows(lambda w: w.gap_max_seconds),
+    signals_streams.REQUESTS_STREAMED: _stream(lambda s: s.streamed),
+    signals_streams.REQUESTS_PAUSED: _stream(lambda s: s.paused),
+    signals_streams.PAUSED_RATIO: _stream_windows(lambda w: w.paused_ratio),
+    signals_streams.REQUESTS_PAUSED_NOW: _stream(lambda s: s.paused_now),
+    signals_streams.REQUESTS_STREAMING: _stream(lambda s: s.open),
+    signals_streams.STREAMS_ABANDONED: _stream(lambda s: s.abandoned),
+}
+
+_AVAILABLE = tuple(signal for signal in CATALOGUE if signal.scope != "exporter" and signal.needs)
+
+
+def _log(value: Callable[[LogFacts], Samples]) -> Callable[[Snapshot], Samples]:
+    return lambda snapshot: () if snapshot.log is None else value(snapshot.log)
+
+
+def _tap(value: Callable[[TapFacts], Samples]) -> Callable[[Snapshot], Samples]:
+    return lambda snapshot: () if snapshot.tap is None else value(snapshot.tap)
+
 
 _EXPORTER: Mapping[Signal, Callable[[Snapshot], Samples]] = {
-    signals.UP: lambda s: _one(None if s.up is None else float(s.up)),
-    signals.SIGNAL_AVAILABLE: lambda s: (
+    signals_exporter.UP: lambda s: _one(None if s.up is None else float(s.up)),
+    signals_exporter.SIGNAL_AVAILABLE: lambda s: (
         ()
         if s.last_good is None
         else (((signal.name,), float(signal.name not in s.unavailable)) for signal in _AVAILABLE)
     ),
-    signals.SAMPLE_DURATION: lambda s: _one(s.took),
-    signals.SAMPLE_COST: lambda s: _one(s.cost),
-    signals.SAMPLE_INTERVAL: lambda s: _one(s.interval),
-    signals.SAMPLES: lambda s: _one(float(s.samples)),
-    signals.SAMPLE_ERRORS: lambda s: _each(s.errors),
-    signals.SAMPLE_TIMESTAMP: lambda s: _one(s.last_good),
-    signals.BUILD_INFO: lambda _: _one(1.0, __version__, platform.python_version()),
+    signals_exporter.SAMPLE_DURATION: lambda s: _one(s.took),
+    signals_exporter.SAMPLE_COST: lambda s: _one(s.cost),
+    signals_exporter.SAMPLE_INTERVAL: lambda s: _one(s.interval),
+    signals_exporter.SAMPLES: lambda s: _one(float(s.samples)),
+    signals_exporter.SAMPLE_ERRORS: lambda s: _each(s.errors),
+    signals_exporter.SAMPLE_TIMESTAMP: lambda s: _one(s.last_good),
+    signals_exporter.BUILD_INFO: lambda _: _one(1.0, __version__, platform.python_version()),
+    signals_exporter.CHUNKS_UNTRACKED: lambda s: _each(s.untracked),
+    signals_exporter.LOG_FILES: _log(lambda log: _one(log.files)),
+    signals_exporter.LOG_LINES: _log(lambda log: _one(log.lines)),
+    signals_exporter.LOG_DROPPED_LINES: _log(lambda log: _one(log.dropped)),
+    signals_exporter.LOG_LAG: _log(lambda log: _one(log.lag)),
+    signals_exporter.LOG_ERRORS: _log(lambda log: _each(log.errors)),
+    signals_exporter.TAP_REQUESTS: _tap(lambda tap: _one(tap.open)),
+    signals_exporter.TAP_RESPONSES: _tap(lambda tap: _each(tap.responses)),
+    signals_exporter.TAP_REFUSED: _tap(lambda tap: _each(tap.refused)),
+    signals_exporter.TAP_BROKEN: _tap(lambda tap: _each(tap.broken)),
+    signals_exporter.TAP_UNOBSERVED: _tap(lambda tap: _each(tap.unobserved)),
+    signals_exporter.TAP_FAULTS: _tap(lambda tap: _one(tap.faults)),
+    signals_exporter.TAP_BLOCKED_SECONDS: _tap(lambda tap: _one(tap.blocked)),
 }

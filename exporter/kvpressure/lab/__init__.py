@@ -7,5 +7,6 @@ A vLLM stand-in that really fills a KV cache and preempts. Needs no GPU, no mode
 * ``workload``, ``scenarios``, ``load``: who asks for what, as data, and the users who do it
 * ``simulate``: a scenario in pure model time, far faster than real time
 * ``metrics``, ``logs``, ``openai``: vLLM 0.32's exposition, log lines and API shapes
-* ``host``: the engine in real time; ``server``, ``cli``: all of it over HTTP
+* ``host``: the engine in real time; ``server``, ``cli``: all of it over HTTP; ``flags``: what the flags take
+* ``users``, ``users_cli``: the same users over HTTP, against any server; ``truth``: what they saw
 """

@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import contextlib
-import math
 import os
 import signal
 import sys
@@ -12,6 +11,8 @@ from typing import TextIO
 
 from aiohttp import web
 
+from kvpressure.lab import users_cli
+from kvpressure.lab.flags import UsageError, cause, count, not_negative, positive
 from kvpressure.lab.host import Options
 from kvpressure.lab.logs import VllmLog
 from kvpressure.lab.model import Config
@@ -24,10 +25,6 @@ _SHUTDOWN_SECONDS = 0.25
 _USAGE_ERROR = 2
 
 
-class UsageError(Exception):
-    """The flags cannot be served as they are; the message is one sentence for the user."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``kvpressure lab``."""
     add = parser.add_argument
@@ -37,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, help="decides all that is random (default: %(default)s)")
     add(
         "--speed",
-        type=_positive,
+        type=positive,
         default=1.0,
         help="model seconds per real second; metrics tell model time (default: %(default)s)",
     )
@@ -52,25 +49,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     server = parser.add_argument_group("server settings", "each replaces the scenario's own")
     add = server.add_argument
-    add("--num-gpu-blocks", type=_count(2), help="KV blocks, of which one is the null block")
-    add("--block-size", type=_count(1), help="tokens per block")
-    add("--max-model-len", type=_count(2), help="most tokens of one request")
-    add("--max-num-seqs", type=_count(1), help="most requests that run at once")
-    add("--max-num-batched-tokens", type=_count(1), help="token budget of one step")
-    add("--step.base", dest="step_base", type=_positive, metavar="SECONDS", help="time of an empty step")
-    add("--step.decode", dest="step_decode", type=_not_negative, metavar="SECONDS", help="more per decoding request")
-    add("--step.prefill", dest="step_prefill", type=_not_negative, metavar="SECONDS", help="more per prompt token")
+    add("--num-gpu-blocks", type=count(2), help="KV blocks, of which one is the null block")
+    add("--block-size", type=count(1), help="tokens per block")
+    add("--max-model-len", type=count(2), help="most tokens of one request")
+    add("--max-num-seqs", type=count(1), help="most requests that run at once")
+    add("--max-num-batched-tokens", type=count(1), help="token budget of one step")
+    add("--step.base", dest="step_base", type=positive, metavar="SECONDS", help="time of an empty step")
+    add("--step.decode", dest="step_decode", type=not_negative, metavar="SECONDS", help="more per decoding request")
+    add("--step.prefill", dest="step_prefill", type=not_negative, metavar="SECONDS", help="more per prompt token")
     add("--no-prefix-caching", action="store_true", help="never reuse blocks of equal prefixes")
     add("--async-scheduling", action="store_true", help="count a preemption one step after it, not at resume")
+    users_cli.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGINT or SIGTERM; return the exit code."""
+    """Serve, or ask, until SIGINT or SIGTERM; return the exit code."""
     if args.list:
         for scenario in SCENARIOS.values():
             print(f"{scenario.name:14}{scenario.summary}")  # noqa: T201 - what was asked for
         return 0
     try:
+        users_cli.check(args)
+        if args.users is not None:
+            return users_cli.run(args)
         host, port = _address(args.listen_address)
         options = _options(args)
         with contextlib.ExitStack() as stack:
@@ -103,7 +104,7 @@ async def _serve(options: Options, log: VllmLog, host: str, port: int) -> None:
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            raise UsageError(f"cannot listen on {_join(host, port)}: {_cause(error)}.") from error
+            raise UsageError(f"cannot listen on {_join(host, port)}: {cause(error)}.") from error
         bound = runner.addresses[0]
         log.started(options.scenario.server, _join(bound[0], bound[1]))
         tasks += [asyncio.create_task(server.host.run()), asyncio.create_task(stop.wait())]
@@ -168,49 +169,8 @@ def _join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _cause(error: OSError) -> str:
-    """The system's words, without the library's around them; a failed name look-up has negative numbers."""
-    if error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno).lower()
-    return (error.strerror or str(error)).lower()
-
-
 def _open_log(path: str) -> TextIO:
     try:
         return open(path, "a", encoding="utf-8")  # noqa: PTH123 - the caller's stack closes it
     except OSError as error:
-        raise UsageError(f"cannot write --log.file {path}: {_cause(error)}.") from error
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    return value if math.isfinite(value) else math.nan
-
-
-def _positive(text: str) -> float:
-    value = _number(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
-
-
-def _not_negative(text: str) -> float:
-    value = _number(text)
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
-    return value
-
-
-class _count:  # noqa: N801 - used like the functions beside it
-    """Parses a whole number of at least ``least``."""
-
-    def __init__(self, least: int) -> None:
-        self._least = least
-
-    def __call__(self, text: str) -> int:
-        if not text.isdecimal() or int(text) < self._least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {self._least}")
-        return int(text)
+        raise UsageError(f"cannot write --log.file {path}: {cause(error)}.") from error

@@ -73,6 +73,8 @@ class Scraper:
         self._failed_since: float | None = None
         self._failed_samples = 0
         self._failure_told = False
+        self.tried = asyncio.Event()
+        """Set once a first sample was tried, whatever came of it."""
 
     def now(self) -> float:
         """This moment on the clock of the samples: seconds since 1970 that never jump."""
@@ -89,6 +91,7 @@ class Scraper:
                 except Exception as fault:  # noqa: BLE001  # a monitor that dies of its own fault is worse than a gap
                     self._tell_fault(fault)
                     due = self._clock() + _INTERVAL_AFTER_FAULT
+                self.tried.set()
                 await asyncio.sleep(due - self._clock())
         finally:
             await self.close()

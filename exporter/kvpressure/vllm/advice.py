@@ -9,6 +9,9 @@ NO_SERIES = (
 )
 """For an exposition without any vllm: series. The first half is why, the second what to change."""
 
+NO_OBSERVER = "comes with the tap (--tap.listen) or vLLM's request log (--log.path)"
+"""For signals of streams, of which vLLM's metrics say nothing."""
+
 _FIRST_REQUEST = (
     "not exposed before the first request where there are several API servers, or several engines",
     "send one request and look again",

@@ -1,0 +1,184 @@
+"""The files that are being followed: found by their names, kept while they are written, and given up when they rest."""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from kvpressure.log import RateLimitedLog
+from kvpressure.observe.logfile import Ident, LogFile, Place
+from kvpressure.observe.lognames import ident_of, is_pattern, named
+from kvpressure.vllm.logs import LogReader
+
+MAX_FILES = 64
+"""Files followed at most, but for those that are about to be given up; of more, those that were written to last."""
+QUIET = 5.0
+"""Seconds for which a file without a name must be quiet to be given up for the one that got its name."""
+LONG_QUIET = 60.0
+"""The same where there is none, or nothing in it: its writer may not know yet that the name is gone."""
+
+_MAX_PLACES = 4096  # files remembered that are not followed
+
+
+class LogFiles:
+    """
+    The files behind some names and patterns.
+
+    Args:
+        paths: the names and patterns.
+        problems: counts what cannot be opened as ``unreadable``.
+        warnings: tells it.
+    """
+
+    def __init__(self, paths: Sequence[str], problems: Counter[str], warnings: RateLimitedLog) -> None:
+        self._paths = paths
+        self._plain = frozenset(path for path in paths if not is_pattern(path))
+        self._problems = problems
+        self._warnings = warnings
+        self._files: list[LogFile] = []
+        self._names: dict[str, LogFile] = {}
+        """The latest file behind each name."""
+        self._places: dict[Ident, Place] = {}
+        """Where to go on in files that are not followed."""
+        self._searched = False
+        self._refused: set[str] = set()
+        """Names that could not be opened at the latest search."""
+        self._told: set[str] = set()
+        """Names of which it was told that they cannot be opened, or do not exist."""
+
+    def __iter__(self) -> Iterator[LogFile]:
+        """In the order in which they were found: a file comes before the one that got its name."""
+        return iter(tuple(self._files))
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def search(self) -> None:
+        """Look for new names. What is there at the first search is read from its end on, what is new is read whole."""
+        found, missing = named(self._paths)
+        chosen, others = found[:MAX_FILES], found[MAX_FILES:]
+        for file in others if self._searched else found:
+            if file.ident not in self._places:
+                self._remember(file.ident, Place(file.size))
+        if others:
+            self._warnings.warning(
+                "too_many_files",
+                f"log.path: more than {MAX_FILES} files match; those written to last are followed",
+                count=len(found),
+            )
+        names = {*(file.name for file in chosen), *self._plain}
+        self._names = {name: file for name, file in self._names.items() if name in names}
+        self._refused.clear()
+        for file in reversed(chosen):
+            if file.name not in self._names:
+                self._open(file.name, file.ident, at_end=not self._searched)
+        self._searched = True
+        self._told &= {*names, *missing}
+        for path in missing:
+            self._tell(path, "missing", "log.path: there is no such file yet; it is waited for")
+
+    def follow(self, now: float, before: float | None) -> None:
+        """
+        See which files have which names now.
+
+        Args:
+            now: this moment.
+            before: the moment of the time before.
+        """
+        present = set()
+        for name in {*self._names, *self._plain} - self._refused:
+            ident = ident_of(name)
+            if ident is None:
+                continue
+            present.add(ident)
+            last = self._names.get(name)
+            if last is None:
+                self._open(name, ident)
+            elif last.ident != ident and (file := self._open(name, ident)) is not None:
+                file.predecessor, file.since, last.successor = last, before, file
+        for file in self._files:
+            if file.ident in present:
+                file.unnamed = None
+            elif file.unnamed is None:
+                file.unnamed = now
+
+    def retire(self, now: float) -> None:
+        """
+        Give up files without a name that have come to rest, and the oldest of those where there are too many.
+
+        Args:
+            now: when all files were looked at for the last time.
+        """
+        unnamed = [(file, file.unnamed) for file in self._files if file.unnamed is not None]
+        for file, since in unnamed:
+            replaced = file.successor is not None and file.successor.goal > 0
+            quiet = now - max(since, file.grown)
+            at_rest = file.done and quiet > (QUIET if replaced else LONG_QUIET)
+            if at_rest or len(self._files) > 2 * MAX_FILES:
+                self.give_up(file)
+
+    def give_up(self, file: LogFile, fault: OSError | None = None) -> None:
+        """Close a file, to go on with it should it be found again; `fault` tells why, if it cannot be read."""
+        self._files.remove(file)
+        self._names = {name: other for name, other in self._names.items() if other is not file}
+        self._places.pop(file.ident, None)
+        self._remember(file.ident, file.place)
+        file.close()
+        if fault is not None:
+            self._refuse(file.path, fault)
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._files:
+            file.close()
+        self._files.clear()
+        self._names.clear()
+
+    def _open(self, name: str, ident: Ident, *, at_end: bool = False) -> LogFile | None:
+        """Give a name the file behind it; the file where it was not followed yet."""
+        known = next((file for file in self._files if file.ident == ident), None)
+        if known is not None:
+            self._names[name] = known
+            return None
+        try:
+            file = LogFile(name, LogReader(problems=self._problems))
+        except OSError as fault:
+            self._refuse(name, fault)
+            return None
+        if file.ident != ident:
+            # The name went to another file at this very moment: the next look sees which.
+            file.close()
+            return None
+        try:
+            self._begin(file, at_end=at_end)
+        except OSError as fault:
+            file.close()
+            self._refuse(name, fault)
+            return None
+        self._told.discard(name)
+        self._names[name] = file
+        self._files.append(file)
+        return file
+
+    def _begin(self, file: LogFile, *, at_end: bool) -> None:
+        """Find where to begin in a file that is new to us."""
+        place = self._places.pop(file.ident, None)
+        known = not at_end and place is not None and file.resume(place)
+        if at_end or (not known and any(file.copies(other) for other in self._files)):
+            file.begin_at_end()
+
+    def _remember(self, ident: Ident, place: Place) -> None:
+        self._places[ident] = place
+        while len(self._places) > _MAX_PLACES:
+            del self._places[next(iter(self._places))]
+
+    def _refuse(self, name: str, fault: OSError) -> None:
+        """Leave a name until the next search."""
+        self._problems["unreadable"] += 1
+        self._refused.add(name)
+        reason = os.strerror(fault.errno) if fault.errno else "unknown error"
+        self._tell(name, "unreadable", "log.path: this file cannot be read; it is tried again", reason=reason.lower())
+
+    def _tell(self, name: str, key: str, message: str, **fields: str) -> None:
+        """Tell something of a name once, until it has been opened."""
+        if name not in self._told and self._warnings.warning(key, message, error=None, file=name, **fields):
+            self._told.add(name)
