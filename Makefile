@@ -3,10 +3,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PROMTOOL_DIR := .cache/prometheus
-export PATH := $(CURDIR)/$(BIN):$(PATH):$(CURDIR)/$(PROMTOOL_DIR)/usr/bin
+TOOLS := .cache/tools
+MTAIL := .cache/mtail
+export PATH := $(CURDIR)/$(BIN):$(PATH):$(CURDIR)/$(TOOLS)/usr/bin
 
-.PHONY: help demo test lint unit bench generate clean promtool
+.PHONY: help demo test lint unit fuzz bench generate clean tools mtail
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -15,35 +16,56 @@ help: ## list the targets
 demo: $(VENV)/.run ## run a vLLM stand-in under a preemption storm, users, and the sidecar between them (Ctrl-C stops it all)
 	@exec $(BIN)/kvpressure demo $(DEMO)
 
-test: lint unit ## lint, type-check and test, with everything that this needs
+test: lint unit fuzz ## lint, type-check and test, with everything that this needs
 
 lint: $(VENV)/.dev ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit: $(VENV)/.dev promtool ## run the tests and hold the coverage of the core
+unit: $(VENV)/.dev tools ## run the tests and hold the coverage of the core
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -q -rs $(PYTEST)
 	$(BIN)/coverage report --skip-covered
 	$(BIN)/coverage json -q -o .cache/coverage.json
 	$(BIN)/python tests/branch_coverage.py .cache/coverage.json 95
 
-bench: $(VENV)/.dev ## measure speed and size against named peers
+fuzz: $(VENV)/.fuzz ## look for inputs that break a reader of what others wrote
+	$(BIN)/python -m tests.fuzz $(FUZZ)
+
+bench: $(VENV)/.dev mtail ## measure speed and size against named peers
 	$(BIN)/python -m bench
 
 generate: $(VENV)/.dev ## write the files that are generated and committed
 	$(BIN)/python tests/generate.py
 
-# promtool is unpacked from Debian's package rather than installed: installing it would start a Prometheus server.
-promtool:
-	@command -v promtool >/dev/null || { \
+# Prometheus and Alertmanager are unpacked from Debian's packages rather than installed: installing would start servers.
+# Debian 12 has promtool in the package prometheus, later ones in a package of its own. Debian's Alertmanager looks for
+# its templates under an absolute path; that of the unpacked one is made relative (as long as before: it is a binary).
+tools:
+	@{ command -v promtool && command -v prometheus && command -v amtool && \
+	   { command -v prometheus-alertmanager || command -v alertmanager; }; } >/dev/null || { \
 	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-	    mkdir -p $(PROMTOOL_DIR) && apt-get update -qq && cd $(PROMTOOL_DIR) && \
-	    apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb; \
+	    rm -rf $(TOOLS) $(TOOLS).new && mkdir -p $(TOOLS).new && apt-get update -qq && cd $(TOOLS).new && \
+	    apt-get download -qq prometheus prometheus-alertmanager \
+	      $$(apt-cache show promtool >/dev/null 2>&1 && echo promtool) && \
+	    for package in *.deb; do dpkg-deb -x "$$package" . || exit 1; done && rm *.deb && \
+	    LC_ALL=C sed -i 's#/usr/share/prometheus/alertmanager#usr/share/prometheus/alertmanager/#g' \
+	      usr/bin/prometheus-alertmanager && mv $(CURDIR)/$(TOOLS).new $(CURDIR)/$(TOOLS); \
 	  else \
-	    echo "make test needs promtool: install the package prometheus, or run make test as root on Debian or Ubuntu." >&2; \
+	    echo "make test needs promtool, prometheus, amtool and alertmanager: install the packages prometheus and" \
+	      "prometheus-alertmanager, or run make test as root on Debian or Ubuntu." >&2; \
 	    exit 1; \
+	  fi; }
+
+# The peer of the log reader in the benchmarks, unpacked too.
+mtail:
+	@command -v mtail >/dev/null || test -x $(MTAIL)/usr/bin/mtail || { \
+	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	    rm -rf $(MTAIL) && mkdir -p $(MTAIL) && apt-get update -qq && cd $(MTAIL) && \
+	    apt-get download -qq mtail && dpkg-deb -x mtail_*.deb . && rm mtail_*.deb; \
+	  else \
+	    echo "make bench compares the log reader with mtail: install the package mtail to see that." >&2; \
 	  fi; }
 
 $(VENV)/bin/python:
@@ -60,6 +82,12 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
 	@mkdir -p .cache
 	@touch $@ $(VENV)/.run
+
+# Where there is no atheris for this machine, the fuzzer has a simpler way of its own.
+$(VENV)/.fuzz: $(VENV)/.dev
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --only-binary atheris -e '.[dev,fuzz]' || \
+	  echo "atheris cannot be installed: inputs are changed at random only, not guided by coverage." >&2
+	@touch $@
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .cache .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis bench/results

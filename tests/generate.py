@@ -1,18 +1,26 @@
 """
 Write the files that are generated and committed: ``make generate``. Tests fail where one of them is stale.
 
-Generated: the golden exposition, and the parts of the README between `<!-- generated: NAME -->` and `<!-- end -->`.
+Generated: the golden exposition; the parts of the README, and of that of the alerts, between `<!-- generated: NAME -->`
+and `<!-- end -->`; and the default bundle below alerts/.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
+import alert_bench
+
 from kvpressure import config, recording, replay, tables
+from kvpressure.bundle import alerts, example, write
+from kvpressure.bundle import config as bundle
 from kvpressure.derive.snapshot import Snapshot
 from kvpressure.expose import catalogue, families
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+ALERTS = ROOT / "alerts"
+ALERTS_README = ALERTS / "README.md"
 GOLDEN = ROOT / "tests" / "golden" / "arm_roomy.prom"
 RECORDING = ROOT / "tests" / "fixtures" / "recordings" / "arm_roomy"
 
@@ -33,14 +41,47 @@ def without_versions(snapshot: Snapshot) -> str:
 
 def readme(text: str) -> str:
     """The README with its generated parts made anew."""
-    parts = {
-        "signals": tables.markdown(catalogue.MARKDOWN_HEADER, catalogue.markdown_rows()),
-        "settings": tables.markdown(("flag and key", "default", "meaning"), _settings()),
-    }
+    return _filled(
+        text,
+        {
+            "signals": tables.markdown(catalogue.MARKDOWN_HEADER, catalogue.markdown_rows()),
+            "settings": tables.markdown(("flag and key", "default", "meaning"), _settings()),
+        },
+    )
+
+
+def alerts_readme(text: str) -> str:
+    """That of the alerts, but for the bench's table, which takes a minute."""
+    numbers = [(f"`{name}`", f"`{example.value(what)}`", what.metadata["help"]) for name, what in bundle.settings()]
+    listed = [
+        (
+            f"[{alert.name}](runbooks/{alert.name}.md)",
+            alert.severity,
+            alert.hold or "at once",
+            alert.keep,
+            alert.summary,
+        )
+        for alert in alerts.alerts(bundle.BundleConfig())
+    ]
+    return _filled(
+        text,
+        {
+            "alerts": tables.markdown(("alert", "severity", "holds for", "fires on for", "says"), listed),
+            "numbers": tables.markdown(("key", "default", "what it protects, and when to change it"), numbers),
+        },
+    )
+
+
+def alerts_bench(text: str, results: Mapping[str, alert_bench.Result]) -> str:
+    """The same page with the bench's table made anew."""
+    return _filled(text, {"bench": alert_bench.table(results)})
+
+
+def _filled(text: str, parts: Mapping[str, str]) -> str:
     for name, part in parts.items():
         before, start, rest = text.partition(f"<!-- generated: {name} -->\n")
         _, end, after = rest.partition("<!-- end -->")
-        assert end, f"the README has no place for {name}"
+        assert end, f"the page has no place for {name}"
         text = f"{before}{start}{part}\n{end}{after}"
     return text
 
@@ -63,3 +104,8 @@ if __name__ == "__main__":
     GOLDEN.parent.mkdir(exist_ok=True)
     GOLDEN.write_text(golden(), encoding="utf-8")
     README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")
+    write.write(ALERTS, write.files(bundle.BundleConfig()))
+    page = alerts_readme(ALERTS_README.read_text(encoding="utf-8"))
+    if alert_bench.BENCH.exists():
+        page = alerts_bench(page, alert_bench.run())
+    ALERTS_README.write_text(page, encoding="utf-8")

@@ -22,6 +22,7 @@ def test_help_lists_every_command():
         "check",
         "replay",
         "signals",
+        "bundle",
         "lab",
         "demo",
     ]
@@ -32,7 +33,7 @@ def test_version():
     assert f"kvpressure {package.__version__}\n" == kvpressure("--version").stdout
 
 
-@pytest.mark.parametrize("command", ["serve", "check", "replay", "signals", "lab", "demo"])
+@pytest.mark.parametrize("command", ["serve", "check", "replay", "signals", "bundle", "lab", "demo"])
 def test_help_of_each_command(command):
     """Every command explains its flags."""
     said = kvpressure(command, "--help")
@@ -45,7 +46,10 @@ def test_help_of_each_command(command):
     ("words", "sentence"),
     [
         (["--frob"], "kvpressure serve: unrecognized arguments: --frob; see kvpressure serve --help"),
-        (["frob"], "kvpressure: there is no command 'frob'; there are serve, check, replay, signals, lab, demo"),
+        (
+            ["frob"],
+            "kvpressure: there is no command 'frob'; there are serve, check, replay, signals, bundle, lab, demo",
+        ),
         (
             ["--vllm.url", "localhost:8000"],
             ("kvpressure serve: --vllm.url: 'localhost:8000' is not a URL like http://127.0.0.1:8000/metrics "
@@ -199,7 +203,8 @@ def test_flags_named_in_the_readme_exist():
     """Every flag that the README's prose and examples name is one of some command."""
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     helps = "".join(
-        kvpressure(command, "--help").stdout for command in ("serve", "check", "replay", "lab", "demo", "signals")
+        kvpressure(command, "--help").stdout
+        for command in ("serve", "check", "replay", "lab", "demo", "signals", "bundle")
     )
     known = set(re.findall(r"--[a-z][a-z0-9.-]+", helps))
     of_vllm = {"--disable-log-stats", "--max-num-seqs", "--max-num-batched-tokens", "--gpu-memory-utilization"}
