@@ -7,7 +7,7 @@ TOOLS := .cache/tools
 MTAIL := .cache/mtail
 export PATH := $(CURDIR)/$(BIN):$(PATH):$(CURDIR)/$(TOOLS)/usr/bin
 
-.PHONY: help demo test lint unit fuzz bench generate clean tools mtail
+.PHONY: help demo test lint unit fuzz bench generate screens clean tools mtail
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -88,6 +88,9 @@ $(VENV)/.fuzz: $(VENV)/.dev
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --only-binary atheris -e '.[dev,fuzz]' || \
 	  echo "atheris cannot be installed: inputs are changed at random only, not guided by coverage." >&2
 	@touch $@
+
+screens: $(VENV)/.dev ## draw the page in every state, and the picture of it in the README (needs Chromium)
+	$(BIN)/python tests/screens.py
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .cache .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis bench/results

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import itertools
 import re
@@ -122,7 +123,11 @@ class Tapped:
 
     @property
     def facts(self):
-        return self.tap.facts()
+        """The tap's facts, without those that have not happened."""
+        facts = self.tap.facts()
+        names = ("responses", "refused", "broken", "unobserved")
+        happened = {name: {key: n for key, n in getattr(facts, name).items() if n} for name in names}
+        return dataclasses.replace(facts, **happened)
 
     async def connect(self, port=None, **options):
         reader, writer = await asyncio.open_connection("127.0.0.1", port or self.port, limit=2**24, **options)

@@ -56,6 +56,9 @@ TOGETHER = {
     "intervals": "sample.max-interval (5 s) is shorter than sample.interval (10 s); raise it or sample more often",
     "basic-auth": "vllm.basic-auth-user and vllm.basic-auth-password-file go together; set both or neither",
     "two-credentials": "vllm.bearer-token-file and vllm.basic-auth-user exclude each other; keep one",
+    "tap-loop": (
+        "tap.listen (:8000) is where tap.upstream (http://127.0.0.1:8000) leads; the tap needs a port of its own"
+    ),
     "certificate": "vllm.cert-file and vllm.key-file go together; set both or neither",
 }
 """Sentences on settings that do not go together, wherever each of them was given."""

@@ -6,8 +6,9 @@ import pytest
 from logs_help import FIXTURES, NOON, events, fixture, told
 
 from kvpressure.vllm.logfindings import ENOUGH, ENOUGH_ANSWERS
+from kvpressure.vllm.logframes import MAX_OBJECT, MAX_PARTS
 from kvpressure.vllm.loglines import MAX_LINE
-from kvpressure.vllm.logmessages import MAX_ID
+from kvpressure.vllm.logmessages import MAX_ID, MAX_PREFIX
 from kvpressure.vllm.logrecords import MAX_CHOICE
 from kvpressure.vllm.logs import PROBLEMS, LogReader
 
@@ -176,14 +177,81 @@ def test_parts_by_stream():
     assert told(data) == [("token", b"r2"), ("last", b"r1")]
 
 
+def learned(*lines):
+    """A reader that knows what deltas look like, and what it makes of more lines."""
+    reader = LogReader()
+    events(cri(delta(b"r0")) * 5, reader=reader)
+    return reader, [(event.kind, event.request) for event in events(b"".join(lines), reader=reader)]
+
+
 def test_text_cannot_begin_a_line():
     """What looks like a line of its own in a part of a longer line is text, also where deltas are read at a glance."""
-    learn = cri(delta(b"r0")) * 5
-    forged = cri(b"INFO 11-30 07:16:32 [x.py:1] Received request r9: prompt: '" + b"x" * 50, tag=b"P") + cri(
-        delta(b"r8")
+    begun = cri(b"INFO 11-30 07:16:32 [x.py:1] Received request r9: prompt: '" + b"x" * 50, tag=b"P")
+    _, found = learned(cri(delta(b"r1")), begun, cri(delta(b"r8")), cri(delta(b"r2")) * 3)
+
+    assert found == [("token", b"r1"), ("start", b"r9"), *[("token", b"r2")] * 3]
+
+
+def test_deltas_at_a_glance():
+    """Among deltas of a known shape, all other lines keep their place, and none is taken for what it is not."""
+    _, found = learned(
+        cri(delta(b"a")),
+        cri(HEAD + b"Aborted request(s) a."),
+        cri(b""),
+        b"\n",
+        cri(delta(b"b", reason=b"stop")),
+        cri(delta(b"c")) * 2,
+        cri(delta(b"d", head=HEAD.replace(b"request_logger", b"REQUEST LOGGER"))),
+        cri(delta(b"e", head=b"x" * len(HEAD))),
+        cri(delta(b"f"), b"2026-13-30T07:16:32.5Z"),
+        cri(delta(b"g"), b"2026-11-30T07:17:32,5Z"),
     )
 
-    assert {request for _, request in told(learn + forged + cri(delta(b"r0")))} == {b"r0", b"r9"}
+    expected = ["a", "a", "b", "c", "c", "d", "g"]
+    assert [request.decode() for _, request in found] == expected
+    assert [kind for kind, _ in found][:3] == ["token", "abort", "last"]
+
+
+def test_stamps_at_a_glance():
+    """Minutes that change or do not exist, and commas for points, are read as anywhere else."""
+    reader, _ = learned()
+    stamps = (b"2026-11-30T07:16:59.5Z", b"2026-11-30T07:17:00Z", b"2026-11-30T07:18:00,25Z")
+    found = events(b"".join(cri(delta(), stamp) for stamp in stamps), reader=reader)
+    assert [event.t - NOON for event in found] == [27.5, 28.0, 88.25]
+
+    for stamp in (b"2026-11-31T24:00:00Z", b"2026x11-30T07:16:32Z"):
+        assert len(events(cri(delta()) + cri(delta(), stamp), reader=reader)) == 1
+    assert reader.problems == {"no_time": 2}
+
+
+def test_shapes_that_change():
+    """After an update of vLLM its lines look different: their shape is learned anew."""
+    reader, _ = learned()
+    shape = reader._shape
+    for _ in range(10):
+        events(cri(delta(head=HEAD.replace(b"request_logger", b"other"))) * 3, reader=reader)
+
+    assert reader._shape is not shape
+    assert reader.findings.deltas == 35
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        delta(head=b"x" * 1100 + HEAD),
+        b'{"a": "\\\\", "asctime": "2026-11-30 07:16:32,5", "message": "' + delta(head=b"") + b'"}',
+        b'{"a": "2026-11-30 07:16:32,5", "asctime": "2026-11-30 07:16:32,5", "message": "' + delta(head=b"") + b'"}',
+        delta(b"x" * 300),
+        delta(text=b"'cut off"),
+    ],
+)
+def test_lines_without_a_shape(line):
+    """Deltas that are too odd to find others by them are understood all the same."""
+    reader = LogReader()
+    found = events((line + b"\n") * 10, reader=reader, **LIVE)
+
+    assert len(found) == (10 if len(line) < 1000 or b"xxxx" not in line[:9] else 0)
+    assert reader._shape is None or b"cut off" in line
 
 
 def test_text_holds_anything():
@@ -236,6 +304,51 @@ def test_messages_that_say_nothing(message):
 def test_messages(message, expected):
     """Starts and aborts are understood in all spellings; a delta that is cut off is still a delta."""
     assert says(message) == expected
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"",
+        b"\x1b[1;36m(APIServer pid=1)\x1b[0;0m ",
+        b"(APIServer_1 pid=1) (Worker_TP0 pid=22) ",
+        b"(VllmWorker rank=0 pid=10812) ",
+        b"prod-7 (APIServer pid=79) ",
+        b"(APIServer pid=79) [eu-1:8000] ",
+        b"prod-7/",
+        b"x" * MAX_PREFIX + b"(APIServer pid=1) " * 3,
+    ],
+)
+def test_what_precedes_a_header(before):
+    """Names of processes, colours and VLLM_LOGGING_PREFIX may stand before a header."""
+    header = b"INFO 11-30 07:16:32 [x.py:1] "
+
+    assert says(delta(head=b""), before + header) == [("token", b"r1")]
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"ValueError: bad prompt: ",
+        b'INFO:     192.0.2.7:5 - "GET /?a=',
+        b"(APIServer pid=1) INFO:     192.0.2.7:5 - GET ",
+        b"KeyError('",
+        b'{"prompt": "',
+        b"x" * (MAX_PREFIX + 1),
+        b"INFO 11-30 07:16:32 [x.py:1] Request r9 was refused: ",
+    ],
+)
+def test_a_header_in_text(before):
+    """What a program prints of a user is no line of vLLM, though it holds one."""
+    forged = b"INFO 11-30 07:16:32 [x.py:1] " + delta(head=b"")
+
+    for frame in (b"", b"2026-11-30T07:16:32.5Z stdout F "):
+        assert says(forged, frame + before) == []
+
+
+def test_aborts_are_bounded():
+    """A line that aborts more requests than a server can have does not hold up others."""
+    assert 0 < len(says(b"Aborted request(s) " + b"a," * 500_000 + b"a.")) < 10_000
 
 
 def test_long_ids():
@@ -292,6 +405,33 @@ def test_bad_gateway_records(fields):
 def test_gateway_models_are_bounded():
     """A model that is no name is none."""
     assert [event.model for event in events(gateway(model=5) + gateway(model="m" * 201))] == ["", ""]
+
+
+def test_half_characters():
+    """JSON can hold half a character, which is no text: nothing that comes out of a line does."""
+    half = b'"\\ud800x"'
+    for name in (b"model", b"request_id"):
+        line = gateway(model="m").replace(b'"m"' if name == b"model" else b'"a"', half)
+        (event,) = events(line)
+        assert event.request.decode() == ("a" if name == b"model" else "?x")
+        assert event.model == ("?x" if name == b"model" else "m")
+
+    record = b'{"asctime": "2026-11-30 07:16:32,125", "message": "' + delta(b"r\\ud800", head=b"") + b'"}\n'
+    assert events(record)[0].request == b"r?"
+    assert events(docker(record.decode()))[0].request == b"r?"
+
+
+def test_long_json():
+    """Long text within JSON is read. What is long and of many small pieces is not: it would hold up everybody else."""
+    text = "\\n".join(["w" * 20] * 10_000)
+    record = json.dumps({"asctime": "2026-11-30 07:16:32,125", "message": delta(head=b"").decode() + text})
+    assert len(record) > 3 * MAX_OBJECT
+    assert told(record.encode() + b"\n") == [("token", b"r1")]
+    assert told(docker(record + "\n")) == [("token", b"r1")]
+
+    for piece in ([[[]]], {}, 1, "x", {"a": "b"}):
+        assert told(gateway(more=[piece] * MAX_OBJECT)) == []
+    assert told(gateway(more=[1] * 100)) == [("token", b"a")]
 
 
 @pytest.mark.parametrize(
@@ -376,6 +516,18 @@ def test_long_joined_lines():
     assert [event.request for event in events(data, reader=reader)] == [b"r3"]
     assert reader.problems == {"line_too_long": 1}
     assert set(reader.problems) <= set(PROBLEMS)
+
+
+@pytest.mark.parametrize("part", [b"", b"x"])
+def test_many_parts(part):
+    """A line in endless small or empty parts is given up, counted once, and takes neither time nor memory."""
+    reader = LogReader()
+    events(cri(part, tag=b"P") * (MAX_PARTS + 1), reader=reader)
+    assert reader._frames._parts == {"stdout": None}
+    data = cri(part, tag=b"P") * MAX_PARTS + cri(delta(b"r2")) + cri(delta(b"r3"))
+
+    assert [event.request for event in events(data, reader=reader)] == [b"r3"]
+    assert reader.problems == {"line_too_long": 1}
 
 
 def test_leaps():

@@ -10,8 +10,11 @@ from logs_help import FIXTURES, NOON, events, fixture, line_by_line
 
 from kvpressure.vllm.logs import LogReader
 
-LINES = sorted({line for path in FIXTURES.iterdir() for line in path.read_bytes().split(b"\n")})
-PIECES = st.sampled_from([b'"', b"\\", b"\x1b[0m", b"\r", b"\xff", b", finish_reason: None", b" P ", b"{", b" ", b""])
+FORMATS = [path.read_bytes() for path in sorted(FIXTURES.iterdir())]
+LINES = sorted({line for text in FORMATS for line in text.split(b"\n")})
+PIECES = st.sampled_from(
+    [b'"', b"\\", b"\\u0041", b"\x1b[0m", b"\r", b"\xff", b", finish_reason: None", b" P ", b"{", b" ", b""]
+)
 
 
 @st.composite
@@ -44,13 +47,15 @@ def test_any_cut_gives_the_same_events(log, cuts):
     assert pieces.findings == whole.findings
 
 
-@given(log=LOGS, live=st.booleans())
-def test_fast_is_slow(log, live):
+@given(first=st.sampled_from(FORMATS), log=LOGS, live=st.booleans())
+def test_fast_is_slow(first, log, live):
     """Deltas that are read at a glance are what they would be if each line were looked at."""
     how = {"arrival": NOON, "since": NOON - 0.25} if live else {}
     quick, careful = LogReader(), line_by_line()
+    for reader in (quick, careful):
+        events(first, reader=reader, **how)
 
-    assert events(log, reader=quick, **how) == events(log, reader=careful, **how)
+    assert events(log + b"\n", reader=quick, **how) == events(log + b"\n", reader=careful, **how)
     assert quick.problems == careful.problems
     assert quick.lines == careful.lines
 
@@ -85,6 +90,19 @@ def test_memory_is_bounded():
     tracemalloc.stop()
 
     assert peak < 6 * 1024 * 1024
+
+
+def test_what_is_learned_is_bounded():
+    """A log whose lines begin in ever new ways does not fill the memory with their beginnings."""
+    line = (
+        "INFO 11-30 07:{:02d}:{:02d} [x.py:1] Generated response a (streaming delta): output: '', finish_reason: None\n"
+    )
+    reader = LogReader()
+    for second in range(900):
+        events(line.format(*divmod(second, 60)).encode(), NOON, NOON - 0.25, reader)
+
+    assert reader.findings.deltas == 900
+    assert len(reader._shape._heads) <= 256
 
 
 def test_nothing_but_ids_stays():

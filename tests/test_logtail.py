@@ -3,7 +3,10 @@ import asyncio
 import gzip
 import os
 import shutil
+import tempfile
+import time
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from logs_help import FIXTURES, NOON
@@ -34,6 +37,18 @@ def logs(tmp_path):
     followed.poll()
     yield followed
     followed.tail.close()
+
+
+@pytest.fixture
+def bound():
+    """A folder, and a user whom permissions bind: root may read everything."""
+    folder = Path(tempfile.mkdtemp())
+    if os.geteuid() == 0:
+        os.chown(folder, 65534, -1)
+        os.seteuid(65534)
+    yield folder
+    os.seteuid(os.getuid())
+    shutil.rmtree(folder)
 
 
 # --- where reading begins -------------------------------------------------------------------------------------------
@@ -243,19 +258,65 @@ def test_what_cannot_be_read(tmp_path, logged):
     assert sorted(log.poll(seconds=SEARCH)) == ["r1", "r2"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_without_permission(log, logged):
+@pytest.mark.parametrize("name", ["b.log", "*.log"])
+def test_without_permission(bound, logged, name):
     """A file that must not be read is told of, and read when it may be."""
+    log = Followed(bound, name)
     log.write("b.log", "r1")
-    (log.folder / "b.log").chmod(0)
-    followed = Followed(log.folder, "b.log")
-    followed.poll()
+    (bound / "b.log").chmod(0)
+    log.poll()
     assert "permission denied" in logged.getvalue()
 
-    (log.folder / "b.log").chmod(0o600)
-    followed.poll(seconds=SEARCH)
-    followed.write("b.log", "r2")
-    assert followed.poll() == ["r2"]
+    (bound / "b.log").chmod(0o600)
+    log.poll(seconds=SEARCH)
+    log.write("b.log", "r2")
+    assert log.poll() == ["r2"]
+
+
+def test_what_cannot_be_read_takes_no_place(bound, monkeypatch):
+    """However many newer matches are no files, or must not be read: the file that can be read is followed."""
+    monkeypatch.setattr(logfiles, "MAX_FILES", 3)
+    log = Followed(bound)
+    log.write("0.log", "old")
+    os.utime(bound / "0.log", (NOON, NOON))
+    for number in range(1, 5):
+        (bound / f"folder-{number}.log").mkdir()
+        log.write(f"closed-{number}.log", "r")
+        (bound / f"closed-{number}.log").chmod(0)
+    log.poll()
+    log.write("0.log", "r1")
+    os.utime(bound / "0.log", (NOON, NOON))
+
+    assert log.poll(seconds=SEARCH) == ["r1"]
+    assert log.facts.files == 1
+
+
+@pytest.mark.parametrize("name", ["a.log", "link.log", "*.log"])
+def test_pipes_are_left_alone(tmp_path, name):
+    """A pipe is not even opened: whoever writes to it would take that for its reader, and lose it at once."""
+    os.mkfifo(tmp_path / "a.log")
+    (tmp_path / "link.log").symlink_to("a.log")
+    writer = Thread(target=lambda: os.close(os.open(tmp_path / "a.log", os.O_WRONLY)), daemon=True)
+    writer.start()
+    writer.join(0.05)
+    log = Followed(tmp_path, name)
+    log.poll(3, SEARCH)
+    writer.join(0.1)
+    assert writer.is_alive()
+    assert log.facts.files == 0
+
+    os.close(os.open(tmp_path / "a.log", os.O_RDONLY | os.O_NONBLOCK))
+    writer.join()
+
+
+def test_a_name_that_becomes_a_pipe(log):
+    """Where a file is replaced by something else, the file is read on, and what replaced it is left alone."""
+    (log.folder / "a.log").rename(log.folder / "away")
+    os.mkfifo(log.folder / "a.log")
+    log.write("away", "r1")
+
+    assert log.poll(2) == ["r1"]
+    assert log.facts.errors == {"unreadable": 1}
 
 
 def test_too_many_files(tmp_path, logged, monkeypatch):
@@ -405,6 +466,22 @@ def test_reads_in_small_steps(log):
     assert log.steps >= size / BLOCK
 
 
+def test_reads_less_at_a_time_where_it_takes_long(tmp_path):
+    """Where reading takes long, the steps become smaller, and greater again where it does not."""
+    log = Followed(tmp_path, "a.log")
+    log.write("a.log", "old")
+    log.poll()
+
+    def steps(seconds):
+        log.tail._now = lambda: setattr(log, "t", log.t + seconds) or log.t
+        log.write("a.log", *(["r"] * 5000))
+        log.poll()
+        return log.steps
+
+    assert steps(0.0) < steps(0.02) / 2 < steps(0.02)
+    assert steps(0.0) < 30
+
+
 def test_takes_turns(logs, monkeypatch):
     """A file with much to read does not keep another waiting, and time goes on as far as it has been read."""
     monkeypatch.setattr(logtail, "_READ_MOST", BLOCK)
@@ -463,6 +540,91 @@ def test_a_file_that_shrinks_while_it_is_read(log):
     log.write("a.log", "r2")
 
     assert log.poll() == ["r2"]
+
+
+def test_a_search_in_a_thread(tmp_path, monkeypatch):
+    """A search that hangs, as on a network volume, holds up neither others nor reading, and no second one is begun."""
+    monkeypatch.setattr(logtail, "POLL", 0.01)
+    monkeypatch.setattr(logtail, "SEARCH", 0.02)
+    log = Followed(tmp_path, "a.log", "*.txt")
+    log.tail._now = time.monotonic
+    log.write("a.log", "old")
+    search, goes_on, begun = logfiles.named, Event(), []
+
+    def hanging(*args):
+        begun.append(args)
+        if len(begun) > 1:
+            goes_on.wait(5)
+        return search(*args)
+
+    monkeypatch.setattr(logfiles, "named", hanging)
+
+    async def write():
+        await until(lambda: len(begun) == 2)
+        log.write("a.log", "r1")
+        log.write("b.txt", "r2")
+        await until(lambda: log.sink.requests)
+        assert not goes_on.is_set()
+        assert len(begun) == 2
+        goes_on.set()
+        await until(lambda: len(log.sink.requests) > 1)
+
+    asyncio.run(run_with(log, write))
+    assert log.sink.requests == ["r1", "r2"]
+
+
+def test_the_first_search_is_waited_for(tmp_path, monkeypatch):
+    """While it is not known what exists at the start, nothing is read: it would be read from its beginning."""
+    monkeypatch.setattr(logtail, "POLL", 0.01)
+    log = Followed(tmp_path, "a.log")
+    log.write("a.log", "old")
+    search, goes_on, begun = logfiles.named, Event(), Event()
+
+    def hanging(*args):
+        begun.set()
+        goes_on.wait(5)
+        return search(*args)
+
+    monkeypatch.setattr(logfiles, "named", hanging)
+
+    async def write():
+        await until(begun.is_set)
+        await asyncio.sleep(0.1)
+        assert log.sink.calls == []
+        assert log.facts.files == 0
+        goes_on.set()
+        await until(lambda: log.facts.files)
+        log.write("a.log", "r1")
+        await until(lambda: log.sink.requests)
+
+    asyncio.run(run_with(log, write))
+    assert log.sink.requests == ["r1"]
+
+
+def test_a_fault_of_a_search(tmp_path, logged, monkeypatch):
+    """A fault in the thread is counted and told like any other, and the next search is begun."""
+    monkeypatch.setattr(logtail, "POLL", 0.01)
+    monkeypatch.setattr(logtail, "SEARCH", 0.02)
+    log = Followed(tmp_path, "a.log")
+    log.tail._now = time.monotonic
+    log.write("a.log", "old")
+    search, begun = logfiles.named, []
+
+    def faulty(*args):
+        begun.append(args)
+        if len(begun) == 2:
+            raise ValueError("CANARY")
+        return search(*args)
+
+    monkeypatch.setattr(logfiles, "named", faulty)
+
+    async def write():
+        await until(lambda: len(begun) > 2)
+
+    asyncio.run(run_with(log, write))
+    assert log.facts.errors == {"fault": 1}
+    assert "error_type=ValueError" in logged.getvalue()
+    assert "CANARY" not in logged.getvalue()
 
 
 # --- faults and privacy ---------------------------------------------------------------------------------------------

@@ -234,6 +234,33 @@ def test_more_streams_than_are_followed():
     assert (only(streams, 1.3).streamed, streams.untracked) == (3, 2)
 
 
+def test_many_choices_cost_no_more_than_many_responses():
+    """One response with thousands of choices, all of which pause and end, takes no longer than as many responses."""
+    streams = made()
+    choices = range(20_000)
+    streams.feed([StreamEvent("token", 1.0, "a", n) for n in choices])
+    streams.advance(3.0)
+    assert (only(streams, 3.0).paused, only(streams, 3.0).paused_now) == (1, 1)
+    streams.feed([StreamEvent("token", 3.0, "a", n) for n in choices[:-1]])
+    assert only(streams, 3.0).paused_now == 1
+    streams.feed([StreamEvent("last", 3.0, "a", n) for n in choices])
+    streams.feed([StreamEvent("end", 3.0, "a")])
+
+    found = only(streams, 3.0)
+    assert (found.paused, found.paused_now, found.open, found.gaps.counts[-1]) == (1, 0, 0, 2 * len(choices) - 1)
+
+
+def test_choices_count_towards_the_limit():
+    """A response with more choices than are followed does not get around the limit."""
+    streams = made(StreamConfig(max_tracked=3))
+    streams.feed([StreamEvent("token", 1.0, "a", n) for n in range(5)])
+    streams.feed(tokens("b", 1.0))
+    assert (only(streams, 1.0).streamed, streams.untracked) == (1, 3)
+
+    streams.feed([StreamEvent("end", 1.1, "a"), *tokens("b", 1.2)])
+    assert (only(streams, 1.2).streamed, streams.untracked) == (2, 3)
+
+
 def test_events_of_unknown_requests():
     """An end, an abort or a blind spot of a request that nobody knows is nothing."""
     streams = made()

@@ -15,6 +15,7 @@ from taps import (
     STREAM,
     Sink,
     chunked,
+    framed,
     in_loop,
     read_answer,
     says,
@@ -26,8 +27,7 @@ from taps import (
 )
 
 from kvpressure.config import TapConfig
-from kvpressure.observe import tap as tap_module
-from kvpressure.observe import tap_pool
+from kvpressure.observe import tap_exchange, tap_pool
 from kvpressure.observe.tap import Tap
 from kvpressure.settings import ConfigError
 
@@ -134,6 +134,19 @@ async def test_an_answer_may_come_before_the_request_is_complete():
         await until(lambda: not it.upstream.open)
 
 
+@in_loop
+async def test_an_answer_waits_for_the_client_to_read_the_one_before():
+    """Requests that come at once, and a client that takes its time: both answers are whole."""
+    async with tapped(says(BIG)) as it:
+        reader, writer = await it.connect()
+        writer.transport.pause_reading()
+        writer.write(2 * POST)
+        await asyncio.sleep(0.2)
+        writer.transport.resume_reading()
+        for _ in range(2):
+            assert BIG == unframed(await read_answer(reader))[1]
+
+
 # --- connections ----------------------------------------------------------------------------------------------------
 
 
@@ -202,10 +215,50 @@ async def test_a_request_that_crosses_the_end_of_an_idle_connection_is_sent_agai
         assert {} == it.facts.refused
 
 
+@pytest.mark.parametrize("framing", ["length", "chunks"])
+@in_loop
+async def test_a_body_that_is_sent_again_is_whole(framing, monkeypatch):
+    """What had been sent of it, what had come meanwhile, and what came later."""
+    served, bodies = set(), []
+
+    async def respond(call):
+        if call.writer in served:
+            await call.reader.readexactly(20_000)
+            return "close"
+        served.add(call.writer)
+        bodies.append(await call.body())
+        await call.say(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        return None
+
+    first, second, third = BIG[:30_000], BIG[30_000:90_000], BIG[90_000:100_000]
+    go = asyncio.Event()
+    async with tapped(respond) as it:
+        await it.ask(POST)
+        connect = it.tap._pool.connect
+
+        async def late():
+            await go.wait()
+            return await connect()
+
+        monkeypatch.setattr(it.tap._pool, "connect", late)
+        reader, writer = await it.connect()
+        frame = (lambda part: part) if framing == "length" else framed
+        line = b"Content-Length: 100000" if framing == "length" else b"Transfer-Encoding: chunked"
+        writer.write(b"POST / HTTP/1.1\r\nHost: vllm\r\n" + line + b"\r\n\r\n" + frame(first))
+        await until(lambda: not it.upstream.open)
+        writer.write(frame(second))
+        await asyncio.sleep(0.05)
+        go.set()
+        await until(lambda: it.upstream.open)
+        writer.write(frame(third) + b"0\r\n\r\n" * (framing == "chunks"))
+        assert b"200 OK" in await read_answer(reader)
+        assert first + second + third == bodies[-1]
+
+
 @in_loop
 async def test_a_request_that_may_have_broken_the_connection_is_not_sent_again(monkeypatch):
     """It broke too late for a coincidence: whatever the request did is not done twice."""
-    monkeypatch.setattr(tap_module, "_CROSSED", 0.02)
+    monkeypatch.setattr(tap_exchange, "CROSSED", 0.02)
     async with tapped(closes_after_one(wait=0.05)) as it:
         await it.ask(POST)
         assert b"502 Bad Gateway" in await it.ask(POST)
@@ -242,14 +295,16 @@ async def test_an_idle_connection_on_which_something_comes_is_not_used_again():
 
     async def respond(call):
         await says()(call)
-        await call.say(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhidden", pause=0.02)
+        await asyncio.sleep(0.05)
+        await call.say(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhidden")
         await call.gone()
         return "close"
 
     async with tapped(respond) as it:
-        assert b"ok" in await it.ask(POST)
+        assert b"ok" == (await it.ask(POST))[-2:]
         await until(lambda: not it.upstream.open)
-        assert b"hidden" not in await it.ask(POST)
+        assert b"ok" == (await it.ask(POST))[-2:]
+        assert 2 == it.upstream.connections
 
 
 @in_loop
@@ -334,6 +389,22 @@ async def test_an_upstream_whose_name_is_another(authority):
     async with tapped(says(), tls=tls, ca_file=authority.file) as it:
         assert b"502 Bad Gateway" in await it.ask(POST)
         assert {"unreachable": 1} == it.facts.refused
+
+
+@in_loop
+async def test_an_upstream_that_does_not_speak_tls(logged):
+    """It is refused, and the log says what failed."""
+
+    def greets(_reader, writer):
+        writer.write(b"220 this is another protocol\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(greets, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with tapped(says(), upstream=f"https://127.0.0.1:{port}") as it:
+        assert b"502 Bad Gateway" in await it.ask(POST)
+    server.close()
+    assert "the TLS handshake failed: " in logged.getvalue()
 
 
 @in_loop

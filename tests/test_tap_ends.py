@@ -26,7 +26,7 @@ from taps import (
 )
 
 from kvpressure.config import TapConfig
-from kvpressure.observe.tap import REFUSED, Tap
+from kvpressure.observe.tap import Tap
 
 GET = b"GET / HTTP/1.1\r\nHost: vllm\r\n\r\n"
 
@@ -72,9 +72,7 @@ async def test_a_client_that_leaves_a_stream_ends_it_upstream(how):
             linger = struct.pack("ii", 1, 0)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         writer.close()
-        left = time.monotonic()
         await until(lambda: not it.upstream.open)
-        assert time.monotonic() - left < 0.5
         await it.settled()
         assert "abort" == it.sink.kinds[-1]
         assert {"client": 1} == it.facts.broken
@@ -123,6 +121,50 @@ async def test_two_hundred_clients_that_leave_leave_nothing_behind():
         assert 200 == it.sink.kinds.count("start")
         assert 200 == it.sink.kinds.count("abort")
         assert 0 == it.sink.kinds.count("end")
+
+
+@in_loop
+async def test_clients_that_leave_at_any_moment_leave_nothing_behind():
+    """Also in the middle of the tap's connecting: no connection upstream is forgotten."""
+    async with tapped(endless) as it:
+        for round_ in range(8):
+            writers = [(await it.connect())[1] for _ in range(25)]
+            for number, writer in enumerate(writers):
+                writer.write(POST)
+                if number % 5 < round_:
+                    await asyncio.sleep(0)
+                writer.transport.abort()
+        await it.settled()
+        await until(lambda: not it.upstream.open)
+        assert not it.tap._server.connections
+        kinds = it.sink.kinds
+        assert kinds.count("start") == kinds.count("abort")
+
+
+@in_loop
+async def test_a_client_that_leaves_without_having_read_ends_the_stream_upstream():
+    """Though much still waited for it in the tap."""
+    big = framed(token("x" * 100_000))
+
+    async def floods(call):
+        await call.body()
+        await call.say(STREAM)
+        while True:
+            await call.say(big)
+
+    async with tapped(floods) as it:
+        _, writer = await it.connect()
+        writer.transport.pause_reading()
+        writer.write(POST)
+        await until(lambda: it.facts.blocked > 0)
+        writer.transport.abort()
+        await until(lambda: not it.upstream.open)
+        await it.settled()
+        assert {"client": 1} == it.facts.broken
+        assert "abort" == it.sink.kinds[-1]
+        blocked = it.facts.blocked
+        await asyncio.sleep(0.02)
+        assert blocked == it.facts.blocked
 
 
 @in_loop
@@ -402,6 +444,25 @@ async def test_a_body_that_cannot_be_read_ends_the_request():
 
 
 @in_loop
+async def test_a_body_that_cannot_be_read_while_the_tap_connects_ends_the_request(monkeypatch):
+    """Before any of it has been sent."""
+    async with tapped(silent) as it:
+        connect = it.tap._pool.connect
+
+        async def late():
+            await until(lambda: it.tap._server.connections[0].exchange._spoiled)
+            return await connect()
+
+        monkeypatch.setattr(it.tap._pool, "connect", late)
+        reader, writer = await it.connect()
+        writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
+        await until(lambda: it.facts.open)
+        writer.write(b"SECRET\r\n")
+        assert 400 == error_of(await reader.read())[0]
+        assert [] == it.upstream.calls
+
+
+@in_loop
 async def test_nobody_is_connected_elsewhere():
     """CONNECT is for proxies of another kind."""
     async with tapped(says()) as it:
@@ -426,9 +487,12 @@ async def test_a_refused_request_with_a_body_does_not_spoil_the_connection():
         assert 1 == len(it.upstream.calls)
 
 
-def test_reasons_are_few():
-    """They are values of a label."""
-    assert len(REFUSED) == len(set(REFUSED)) <= 10
+def test_what_can_be_counted_is_there_from_the_start():
+    """At 0, and it is little: these are values of labels."""
+    facts = Tap(TapConfig(), Sink(), time.time).facts()
+    counts = [facts.responses, facts.refused, facts.broken, facts.unobserved]
+    assert {0} == {number for each in counts for number in each.values()}
+    assert [5, 9, 2, 2] == [len(each) for each in counts]
 
 
 # --- the tap's own end ----------------------------------------------------------------------------------------------
@@ -460,7 +524,7 @@ async def test_what_does_not_end_is_broken_off():
         await reader.readuntil(b"data: ")
         began = time.monotonic()
         await it.tap.close(0.1)
-        assert 0.1 <= time.monotonic() - began < 3
+        assert 0.1 <= time.monotonic() - began
         assert b"0\r\n\r\n" not in await reader.read()
         await until(lambda: not it.upstream.open)
         assert 0 == it.facts.open

@@ -65,7 +65,7 @@ async def test_a_stream_is_told_chunk_by_chunk():
         assert times == sorted(times)
         assert began < times[0] < times[-1] < time.time()
         gaps = [later - earlier for earlier, later in itertools.pairwise(times[1:5])]
-        assert all(0.015 < gap < 0.5 for gap in gaps)
+        assert all(gap > 0.015 for gap in gaps)
 
 
 @in_loop
@@ -186,7 +186,7 @@ async def test_the_sink_hears_that_silence_lasts():
 
 # --- slow clients and slow servers ----------------------------------------------------------------------------------
 
-PAUSE = 0.3
+PAUSE = 0.6
 SMALL = 4096
 
 
@@ -211,7 +211,7 @@ async def test_a_server_that_pauses_pauses():
         await ask(it)
         (seen,) = streams_seen.snapshot(time.time())
         assert (1, 1) == (seen.streamed, seen.paused)
-        assert seen.windows[0].gap_max_seconds == pytest.approx(PAUSE, abs=0.1)
+        assert seen.windows[0].gap_max_seconds > 0.95 * PAUSE
         assert 0.0 == it.facts.blocked
 
 
@@ -362,6 +362,30 @@ async def test_a_fault_in_passing_on_is_answered_and_told(monkeypatch, logged):
         await it.settled()
         assert {"fault": 1} == it.facts.refused
         assert b"SECRET" not in answer
+    assert "SECRET" not in logged.getvalue()
+    assert "error_type=ValueError" in logged.getvalue()
+
+
+@pytest.mark.parametrize(("method", "status"), [("head", b"502"), ("data", b"200")])
+@in_loop
+async def test_a_fault_in_passing_an_answer_on_is_told(method, status, monkeypatch, logged):
+    """Both connections end, for what was to come is lost; neither client nor log is told what the fault says."""
+
+    def fail(self, *_args):
+        if method == "data":
+            self._write(self._held)
+        raise ValueError("SECRET")
+
+    monkeypatch.setattr(tap_exchange.Exchange, method, fail)
+    async with tapped(streams(*TOKENS, DONE, pause=0.01)) as it:
+        reader, writer = await it.connect()
+        writer.write(POST.replace(b"Host", b"Connection: close\r\nHost"))
+        answer = await reader.read()
+        assert status == answer.split(b" ")[1]
+        assert b"SECRET" not in answer
+        await until(lambda: not it.upstream.open)
+        await it.settled()
+        assert 1 == it.facts.faults
     assert "SECRET" not in logged.getvalue()
     assert "error_type=ValueError" in logged.getvalue()
 

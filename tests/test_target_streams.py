@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvpressure.config import Config
-from kvpressure.derive.target import MAX_MODELS, OTHER, Target
+from kvpressure.derive.target import MAX_MODELS, MAX_NAME, OTHER, Target
 from kvpressure.expose.families import exposition
 from kvpressure.signals import CATALOGUE
 from kvpressure.vllm.stream import LogFacts, StreamEvent, TapFacts
@@ -83,6 +83,17 @@ def test_models_without_metrics(made):
 
     assert len(found) == MAX_MODELS + 1
     assert (found["tap", "m0"], found["tap", OTHER]) == (2, 10)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\udfffb", "\x00", 'quo"te\n', "x" * 10_000, "\U0001f600"])
+def test_models_with_names_of_their_own(made, name):
+    """Whatever a response calls its model, it can be exposed, and read back."""
+    target = made()
+    stream(target, 1.0, model=name)
+
+    ((model, source),) = samples(target.snapshot(T + 2.0), "kvpressure_requests_streamed_total")
+    assert source == "tap"
+    assert len(model) <= MAX_NAME
 
 
 def test_counters_begin_at_zero(made):

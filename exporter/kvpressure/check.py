@@ -12,7 +12,7 @@ import urllib3
 from kvpressure import client, tables
 from kvpressure.config import Config, VllmConfig
 from kvpressure.credentials import FileFault
-from kvpressure.derive.target import unavailable
+from kvpressure.derive.availability import unavailable
 from kvpressure.family import PREFIX
 from kvpressure.settings import ConfigError
 from kvpressure.signals import CATALOGUE

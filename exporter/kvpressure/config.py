@@ -9,9 +9,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from kvpressure import sections
-from kvpressure.settings import ConfigError, setting
+from kvpressure.settings import ConfigError, setting, split_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,5 +263,22 @@ def _check_together(config: Config) -> None:
         raise ConfigError("vllm.basic-auth-user and vllm.basic-auth-password-file go together; set both or neither")
     if vllm.bearer_token_file and vllm.basic_auth_user:
         raise ConfigError("vllm.bearer-token-file and vllm.basic-auth-user exclude each other; keep one")
+    _check_tap(config.tap)
     if bool(vllm.cert_file) != bool(vllm.key_file):
         raise ConfigError("vllm.cert-file and vllm.key-file go together; set both or neither")
+
+
+def _check_tap(tap: TapConfig) -> None:
+    """A tap that passes requests on to itself would do so until it is out of connections."""
+    upstream = urlsplit(tap.upstream)
+    for address in tap.listen:
+        host, port = split_address(address)
+        same = upstream.hostname == host or (upstream.hostname in _LOOPBACK and host in (*_LOOPBACK, *_EVERYWHERE))
+        if same and upstream.port == port:
+            raise ConfigError(
+                f"tap.listen ({address}) is where tap.upstream ({tap.upstream}) leads; the tap needs a port of its own"
+            )
+
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104  # compared with what was configured

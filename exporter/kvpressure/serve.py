@@ -59,7 +59,7 @@ async def _check(config: Config) -> None:
     if config.tap.listen:
         Tap(config.tap, target.streams["tap"], scraper.now)
     await scraper.close()
-    server.make_app(config, metrics=lambda _: (b"", ""), state=dict)
+    server.make_app(config, metrics=lambda _: (b"", ""), state=dict, snapshot=lambda: Snapshot(t=0.0, up=None))
 
 
 def sources_of(config: Config) -> tuple[Source, ...]:
@@ -82,7 +82,12 @@ async def _run(config: Config) -> None:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SnapshotCollector(snapshot))
     ProcessCollector(registry=registry)
-    app = server.make_app(config, metrics=lambda accept: render(registry, accept), state=lambda: state_of(snapshot()))
+    app = server.make_app(
+        config,
+        metrics=lambda accept: render(registry, accept),
+        state=lambda: state_of(snapshot()),
+        snapshot=snapshot,
+    )
     signals = _Signals()
     runner = await server.serve(app, config)
     if tap is not None:

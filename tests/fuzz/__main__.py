@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import tests.fuzz
-from tests.fuzz.mutate import Mutator
+from .mutate import Mutator
 
 FAILED = Path(".cache") / "fuzz"
 """Where inputs that failed are kept."""
@@ -41,9 +40,9 @@ class Target(NamedTuple):
 def targets() -> list[Target]:
     """All targets of all modules beside this one."""
     found = []
-    for info in pkgutil.iter_modules(tests.fuzz.__path__):
+    for info in pkgutil.iter_modules([str(Path(__file__).parent)]):
         if info.name not in ("__main__", "mutate", "guided"):
-            module = importlib.import_module(f"tests.fuzz.{info.name}")
+            module = importlib.import_module(f"{__package__}.{info.name}")
             corpus = getattr(module, "CORPUS", ())
             found += [Target(info.name, name, run, corpus) for name, run in getattr(module, "TARGETS", {}).items()]
     return found
@@ -69,16 +68,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for target in chosen:
             target.run(options.input.read_bytes())
         return 0
-    guided = importlib.util.find_spec("atheris") is not None
+    ways = {"at random": _random}
+    if importlib.util.find_spec("atheris") is not None:
+        ways["guided by coverage"] = _guided
     failed = 0
     for target in chosen:
-        seconds = options.seconds / sum(other.module == target.module for other in chosen)
-        found, executions = (_guided if guided else _random)(target, seconds, options.seed)
-        how = "guided by coverage" if guided else "at random"
-        _say(f"{target}: {executions} inputs in {seconds:g} s, {how}, seed {options.seed}")
-        if found is not None:
-            failed = 1
-            _tell(target, found)
+        seconds = options.seconds / sum(other.module == target.module for other in chosen) / len(ways)
+        for name, way in ways.items():
+            found, executions = way(target, seconds, options.seed)
+            _say(f"{target}: {executions} inputs in {seconds:g} s, {name}, seed {options.seed}")
+            if found is not None:
+                failed = 1
+                _tell(target, found)
+                break
     return failed
 
 
@@ -108,7 +110,7 @@ def _guided(target: Target, seconds: float, seed: int) -> tuple[bytes | None, in
             (corpus / f"{number:04}").write_bytes(data)
         options = [f"-max_total_time={max(1, round(seconds))}", f"-seed={seed}", "-max_len=65536", "-timeout=20"]
         options += [f"-artifact_prefix={failures}/", "-print_final_stats=1", str(corpus)]
-        command = [sys.executable, "-m", "tests.fuzz.guided", target.module, target.name, *options]
+        command = [sys.executable, "-m", f"{__package__}.guided", target.module, target.name, *options]
         done = subprocess.run(command, check=False, capture_output=True)
         counted = _EXECUTED.search(done.stderr)
         found = next((path.read_bytes() for path in sorted(failures.iterdir())), None)

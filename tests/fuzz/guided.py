@@ -15,7 +15,7 @@ def main(arguments: list[str]) -> None:
     """
     module, target, *options = arguments
     with atheris.instrument_imports(include=["kvpressure.vllm"]):
-        found = importlib.import_module(f"tests.fuzz.{module}")
+        found = importlib.import_module(f"{__package__}.{module}")
     atheris.Setup([sys.argv[0], *options], found.TARGETS[target])
     atheris.Fuzz()
 

@@ -13,30 +13,38 @@ from kvpressure.vllm.logs import PROBLEMS, LogReader
 from kvpressure.vllm.stream import StreamEvent
 
 _FIXTURES = Path(__file__).parents[1] / "fixtures" / "logs"
-_LOGS = [path.read_bytes()[-3000:].partition(b"\n")[2] for path in sorted(_FIXTURES.iterdir())]
+_LINES = [path.read_bytes().splitlines(keepends=True) for path in sorted(_FIXTURES.iterdir())]
+# Of each format so much that the shape of its deltas is learned.
+_LOGS = [b"".join([line for line in lines if b"delta" in line][:4] or lines) for lines in _LINES]
 _KINDS = {"start", "token", "last", "end", "abort"}
 _ARRIVAL = 1796022992.0
 
 # The first byte says which log comes before the input, so that its shape has been learned.
-CORPUS = [bytes([number]) + log[-1500:] for number, log in enumerate(_LOGS)]
+CORPUS = [bytes([number]) + b"\n" + b"".join(lines[-12:-6] + lines[:2]) for number, lines in enumerate(_LINES)]
+CORPUS += [bytes([number]) + b"\n" + log for number, log in enumerate(_LOGS)]
+# Ids and texts with what JSON escapes, what terminals show in colour, and what is no text.
+CORPUS += [
+    data.replace(b"chatcmpl-r0", rb"chat\u0041\"-0").replace(b"output: '", b"output: '\xff\x1b[0m\\n None")
+    for data in CORPUS
+]
 
 
 def reader(data: bytes) -> None:
     """Read a log, and something behind it, in different ways that must not matter."""
     first = _LOGS[data[0] % len(_LOGS)] if data else b""
     # The last line is left open.
-    whole = first[:-1] + data[1:]
+    pieces = [first[:-1], data[1:]]
     for arrival, since in ((None, None), (_ARRIVAL, _ARRIVAL - 0.25), (_ARRIVAL, None)):
         quick, careful = LogReader(), _Careful()
-        found = _events(quick, [whole], arrival, since)
-        assert found == _events(careful, [whole], arrival, since)
+        found = _events(quick, pieces, arrival, since)
+        assert found == _events(careful, pieces, arrival, since)
         assert quick.problems == careful.problems
         assert quick.lines == careful.lines
         assert quick.findings == careful.findings
         _check(quick, found)
-    pieces = LogReader()
-    assert _events(pieces, _cut(whole), None, None) == _events(LogReader(), [whole], None, None)
-    _check(pieces, [])
+    cut = LogReader()
+    assert _events(cut, _cut(b"".join(pieces)), None, None) == _events(LogReader(), pieces, None, None)
+    _check(cut, [])
 
 
 class _Careful(LogReader):

@@ -2,12 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
+from kvpressure.derive.availability import Reason
 from kvpressure.derive.gaps import Histogram
 from kvpressure.derive.regime import Regime
 from kvpressure.derive.verdict import Evidence, Verdict
 from kvpressure.vllm.reading import Era
 from kvpressure.vllm.stream import LogFacts, Source, TapFacts
+
+WhyUnknown = Literal["", "stale", "first", "asleep", "alternating", "missing"]
+"""
+Why there is no verdict, or empty where there is one:
+
+* ``stale``: the last reading no longer speaks of the present.
+* ``first``: there has been a single reading.
+* ``asleep``: vLLM is asleep.
+* ``alternating``: counters start again so often that several servers must be answering in turn.
+* ``missing``: vLLM does not give what a verdict needs.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +48,8 @@ class EngineSnapshot:
     """
     One engine of one vLLM. Counters are what was witnessed since the first reading; gauges are of the last one.
 
-    None means that it cannot be known now, or ever from this vLLM. `evidence` is None where the verdict is unknown.
+    None means that it cannot be known now, or ever from this vLLM. `evidence` is None where the verdict is unknown, and
+    `why_unknown` says why.
     """
 
     model_name: str
@@ -43,6 +57,7 @@ class EngineSnapshot:
     era: Era
     regime: Regime
     verdict: Verdict
+    why_unknown: WhyUnknown = ""
     evidence: Evidence | None = None
     windows: tuple[WindowSnapshot, ...] = ()
     preemptions: float | None = None
@@ -134,6 +149,7 @@ class Snapshot:
         up: whether the last sample succeeded; None before the first one.
         engines: sorted by model and engine.
         unavailable: signals that cannot be derived on some engine: name -> the fields that vLLM does not give.
+        reasons: why each of those fields is not given, and what to change.
         samples: samples tried.
         errors: failed samples and skipped parts, by reason.
         took: seconds that the last good sample took.
@@ -150,6 +166,7 @@ class Snapshot:
     up: bool | None
     engines: tuple[EngineSnapshot, ...] = ()
     unavailable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    reasons: Mapping[str, tuple[Reason, ...]] = field(default_factory=dict)
     samples: int = 0
     errors: Mapping[str, int] = field(default_factory=dict)
     took: float | None = None

@@ -54,13 +54,15 @@ class _Choice:
 class _Response:
     """One response that has not ended."""
 
-    __slots__ = ("choices", "longest", "model", "paused", "pending", "place", "until")
+    __slots__ = ("choices", "longest", "model", "paused", "pausing", "pending", "place", "until")
 
     def __init__(self, model: _Model) -> None:
         self.model = model
         self.choices: dict[int, _Choice] = {}
         self.longest = 0.0
         self.paused = False
+        self.pausing = 0
+        """Choices that pause now."""
         self.place = Place()
         self.pending = model.gaps.pending
         self.until = 0.0
@@ -84,8 +86,10 @@ class Streams:
         self._edges = tuple(sorted({*GAP_EDGES, config.pause_threshold}))
         self._models: dict[str, _Model] = {}
         self._responses: dict[Hashable, _Response] = {}
+        self._tracked = 0
+        """Choices of open responses."""
         self.untracked = 0
-        """Chunks of streams that were not followed because too many were."""
+        """Chunks of choices that were not followed because too many were."""
         self._now = 0.0
         self._quiet_until = 0.0
         """No choice can pass the threshold before this: a look at all of them found so."""
@@ -195,10 +199,11 @@ class Streams:
         self._now = max(self._now, t)
         response = self._responses.get(request)
         if kind in ("token", "last"):
+            known = response is not None and number in response.choices
+            if not known and self._tracked >= self._config.max_tracked:
+                self.untracked += 1
+                return
             if response is None:
-                if len(self._responses) >= self._config.max_tracked:
-                    self.untracked += 1
-                    return
                 response = self._open(request, model)
             self._chunk(response, number, t, final=kind == "last")
         elif response is None:
@@ -227,6 +232,7 @@ class Streams:
         choice = response.choices.get(number)
         if choice is None:
             choice = response.choices[number] = _Choice(t)
+            self._tracked += 1
         elif choice.timed:
             # A clock of whole steps, or of another process, can stand still and step back.
             gap = max(0.0, t - choice.last)
@@ -240,7 +246,7 @@ class Streams:
         self._resume(response, choice, t)
         # Looked at again in the next second; while another choice pauses, with every chunk.
         response.until = 0.0
-        if not _pausing(response):
+        if not response.pausing:
             model.activity.chunk(response.place, int(t))
             response.until = int(t) + 1.0
         self._quiet_until = min(self._quiet_until, choice.last + self._config.pause_threshold)
@@ -251,9 +257,10 @@ class Streams:
         if not response.paused:
             response.paused = True
             response.model.paused += 1
-        if not _pausing(response):
+        if not response.pausing:
             response.model.activity.pause(response.place)
         choice.pausing = True
+        response.pausing += 1
         # The next chunk of any of its choices has to look.
         response.until = 0.0
 
@@ -261,7 +268,8 @@ class Streams:
         if not choice.pausing:
             return
         choice.pausing = False
-        if not _pausing(response):
+        response.pausing -= 1
+        if not response.pausing:
             response.model.activity.resume(response.place, int(t))
 
     def _blind(self, response: _Response, choice: _Choice, t: float) -> None:
@@ -271,6 +279,7 @@ class Streams:
     def _close(self, request: Hashable, t: float) -> None:
         """A response ended. A pause that lasts until then is a gap, though no chunk ended it."""
         response = self._responses.pop(request)
+        self._tracked -= len(response.choices)
         model = response.model
         model.gaps.turn(int(t))
         for choice in response.choices.values():
@@ -298,7 +307,3 @@ class Streams:
                 response.longest = max(response.longest, t - choice.last)
             self._blind(response, choice, t)
         self._close(request, t)
-
-
-def _pausing(response: _Response) -> bool:
-    return any(choice.pausing for choice in response.choices.values())

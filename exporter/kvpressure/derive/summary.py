@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from kvpressure.derive import capacity
 from kvpressure.derive.quantile import count_above, histogram_quantile
 from kvpressure.derive.regime import Regime
-from kvpressure.derive.snapshot import EngineSnapshot, Lengths, WindowSnapshot
+from kvpressure.derive.snapshot import EngineSnapshot, Lengths, WhyUnknown, WindowSnapshot
 from kvpressure.derive.state import LONGEST_WINDOW, EngineState
 from kvpressure.derive.verdict import Evidence, verdict
 from kvpressure.derive.windows import Totals
@@ -56,8 +56,8 @@ def summarise(
     settled = fresh and state.readings >= _TWO_READINGS
     windows = _windows(moment, whole=whole) if settled else ()
     regime = _regime(moment) if settled else "unknown"
-    can_judge = settled and _can_judge(reading) and not state.alternates
-    evidence = _evidence(moment, regime, windows, paused) if can_judge else None
+    why_unknown = _why_unknown(state, reading, fresh=fresh)
+    evidence = None if why_unknown else _evidence(moment, regime, windows, paused)
     gauges = _gauges(moment) if fresh else {}
     model_name, engine = state.key
     return EngineSnapshot(
@@ -66,6 +66,7 @@ def summarise(
         era=reading.era,
         regime=regime,
         verdict=verdict(evidence, state.config.verdict) if evidence else "unknown",
+        why_unknown=why_unknown,
         evidence=evidence,
         windows=windows,
         **_counted(moment),  # type: ignore[arg-type]  # the keys are the snapshot's own fields
@@ -132,8 +133,16 @@ def _regime(moment: _Moment) -> Regime:
     return moment.state.regime.at(moment.t)
 
 
-def _can_judge(reading: EngineReading) -> bool:
-    return not reading.asleep and None not in (reading.kv_usage, reading.running, reading.waiting)
+def _why_unknown(state: EngineState, reading: EngineReading, *, fresh: bool) -> WhyUnknown:
+    if not fresh:
+        return "stale"
+    if state.readings < _TWO_READINGS:
+        return "first"
+    if reading.asleep:
+        return "asleep"
+    if state.alternates:
+        return "alternating"
+    return "missing" if None in (reading.kv_usage, reading.running, reading.waiting) else ""
 
 
 def preempted(state: EngineState, t: float) -> float:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Container, Iterable
 
 from kvpressure.config import Config
+from kvpressure.derive.availability import Reason, reasons, unavailable
 from kvpressure.derive.duty import Duty
 from kvpressure.derive.snapshot import Snapshot
 from kvpressure.derive.state import LONGEST_WINDOW, UNOBSERVED_AFTER, EngineState
@@ -17,7 +18,7 @@ from kvpressure.derive.streams import Streams
 from kvpressure.derive.summary import preempted, summarise
 from kvpressure.signals import CATALOGUE
 from kvpressure.vllm.metrics import ExpositionReader
-from kvpressure.vllm.reading import EngineKey, EngineReading, ExpositionError, Taken
+from kvpressure.vllm.reading import EngineKey, ExpositionError, Taken
 from kvpressure.vllm.stream import SOURCES, LogFacts, Source, TapFacts
 
 FORGET_AFTER = LONGEST_WINDOW
@@ -29,6 +30,9 @@ MAX_ENGINES = 512
 
 MAX_MODELS = 32
 """Names of models that responses bring, at most, where vLLM's metrics name none; beyond it they are `OTHER`."""
+
+MAX_NAME = 200
+"""Characters of such a name; what is longer is cut."""
 
 OTHER = "other"
 """The `model_name` of streams whose model is not known."""
@@ -58,6 +62,7 @@ class Target:
         self._last_good: float | None = None
         self._offset = 0.0
         self._unavailable: dict[str, tuple[str, ...]] = {}
+        self._reasons: dict[str, tuple[Reason, ...]] = {}
         self._model_names: frozenset[str] = frozenset()
         self._other_names: set[str] = set()
         given = frozenset(sources)
@@ -99,7 +104,9 @@ class Target:
                 problems["alternating_counters"] += 1
         self._errors.update(problems)
         self._forget(t, exposition.readings.keys())
-        self._unavailable = unavailable(list(exposition.readings.values()))
+        readings = list(exposition.readings.values())
+        self._unavailable = unavailable(readings)
+        self._reasons = reasons(readings, self._unavailable)
         self._model_names = frozenset(name for name, _ in exposition.readings if name) or self._model_names
         self._up, self._took, self._last_good = True, took, t
         return Taken(len(exposition.readings), problems)
@@ -159,6 +166,7 @@ class Target:
             unavailable=self._unavailable
             if self.streams
             else self._unavailable | dict.fromkeys(_OF_STREAMS, _NO_STREAMS),
+            reasons=self._reasons,
             samples=self._samples,
             errors=dict(self._errors),
             took=self._took,
@@ -194,6 +202,8 @@ class Target:
 
     def _name(self, model: str) -> str:
         """The `model_name` of a stream whose response names `model`, if any: the target's only one, or a known one."""
+        # JSON can hold half a surrogate pair, which no text format can.
+        model = model[:MAX_NAME].encode("utf-8", "replace").decode()
         if len(self._model_names) == 1:
             return next(iter(self._model_names))
         if self._model_names or not model:
@@ -238,28 +248,3 @@ class Target:
 
 _NO_STREAMS = ("streams",)
 _OF_STREAMS = tuple(signal.name for signal in CATALOGUE if signal.scope == "stream")
-
-
-def unavailable(readings: list[EngineReading]) -> dict[str, tuple[str, ...]]:
-    """
-    The signals that cannot be derived from these readings, each with the fields that some engine does not give.
-
-    Without any engine none can be derived.
-    """
-    missing: dict[str, tuple[str, ...]] = {}
-    for signal in CATALOGUE:
-        if signal.scope != "engine" or not signal.needs:
-            continue
-        lacking = tuple(
-            need for need in signal.needs if not readings or any(_lacks(reading, need) for reading in readings)
-        )
-        if lacking:
-            missing[signal.name] = lacking
-    return missing
-
-
-def _lacks(reading: EngineReading, need: str) -> bool:
-    if need == "cache":
-        # vLLM may expose its cache configuration before it knows the size.
-        return reading.capacity_tokens is None
-    return getattr(reading, need) is None

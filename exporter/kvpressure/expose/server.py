@@ -1,4 +1,4 @@
-"""The web server: the metrics, a state in JSON for people and tools, and the two probes."""
+"""The web server: the metrics, a state in JSON for people and tools, the page, and the two probes."""
 
 import errno
 import json
@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from kvpressure.config import Config
-from kvpressure.expose import landing, webconfig
+from kvpressure.derive.snapshot import Snapshot
+from kvpressure.expose import webconfig
 from kvpressure.expose.auth import BasicAuth
+from kvpressure.expose.page import routes
 from kvpressure.log import RateLimitedLog
 from kvpressure.settings import ConfigError, shown, split_address
 
@@ -20,6 +22,8 @@ MetricsSource = Callable[[str], tuple[bytes, str]]
 """Accept header -> body and its content type."""
 StateSource = Callable[[], dict[str, object]]
 """The state, of values that JSON knows (no NaN, no infinity)."""
+SnapshotSource = Callable[[], Snapshot]
+"""A snapshot of now, for the page."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 STATE_PATH = "/api/v1/state"
@@ -34,7 +38,6 @@ _http_log.setLevel(logging.CRITICAL + 1)
 
 _METRICS: web.AppKey[MetricsSource] = web.AppKey("metrics")
 _STATE: web.AppKey[StateSource] = web.AppKey("state")
-_LANDING = web.AppKey("landing", str)
 _AUTH = web.AppKey("auth", BasicAuth)
 _TLS = web.AppKey("tls", webconfig.ServerTls)
 _FAULTS = web.AppKey("faults", RateLimitedLog)
@@ -44,7 +47,7 @@ _KEEP_ALIVE = 75.0  # seconds; longer than a usual scrape interval
 _SHUTDOWN = 0.2  # seconds; aiohttp waits up to twice as long for requests that are being answered
 _HEADERS = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": landing.CONTENT_SECURITY_POLICY,
+    "Content-Security-Policy": routes.CONTENT_SECURITY_POLICY,
     "Referrer-Policy": "no-referrer",
     "Server": "kvpressure",
     "X-Content-Type-Options": "nosniff",
@@ -53,7 +56,9 @@ _HEADERS = {
 _SHORT = {404: "not found", 405: "method not allowed"}
 
 
-def make_app(config: Config, *, metrics: MetricsSource, state: StateSource) -> web.Application:
+def make_app(
+    config: Config, *, metrics: MetricsSource, state: StateSource, snapshot: SnapshotSource
+) -> web.Application:
     """
     The application, not yet listening.
 
@@ -61,6 +66,8 @@ def make_app(config: Config, *, metrics: MetricsSource, state: StateSource) -> w
         config: the whole configuration; the web section's file is read here.
         metrics: gives the exposition; called on the event loop at each scrape.
         state: gives the state; called on the event loop at each request.
+        snapshot: takes a snapshot for the page; called on the event loop every five seconds, and every second while
+            somebody looks.
 
     Raises:
         ConfigError: the web configuration file or a file that it names cannot be used.
@@ -69,14 +76,6 @@ def make_app(config: Config, *, metrics: MetricsSource, state: StateSource) -> w
     settings = webconfig.load(path)
     app = web.Application(middlewares=[_errors, _authenticate], client_max_size=_MAX_REQUEST_BODY)
     app[_METRICS], app[_STATE], app[_FAULTS] = metrics, state, RateLimitedLog(_log)
-    app[_LANDING] = landing.page(
-        {
-            config.web.telemetry_path: "the metrics, for Prometheus",
-            STATE_PATH: "the state and the evidence behind the verdict, as JSON",
-            HEALTHY_PATH: "answers while the exporter runs",
-            READY_PATH: "answers once the configuration is loaded",
-        }
-    )
     if settings.tls is not None:
         app[_TLS] = webconfig.ServerTls(path, settings.tls)
     if path:
@@ -85,13 +84,19 @@ def make_app(config: Config, *, metrics: MetricsSource, state: StateSource) -> w
     app.on_response_prepare.append(_add_headers)
     app.add_routes(
         [
-            web.get("/", _get_landing),
             web.get(config.web.telemetry_path, _get_metrics),
             web.get(STATE_PATH, _get_state),
             web.get(HEALTHY_PATH, _get_healthy),
             web.get(READY_PATH, _get_ready),
         ]
     )
+    links = {
+        config.web.telemetry_path: "the metrics, for Prometheus",
+        STATE_PATH: "the state and the evidence behind the verdict, as JSON",
+        HEALTHY_PATH: "answers while the exporter runs",
+        READY_PATH: "answers once the configuration is loaded",
+    }
+    routes.add(app, config, snapshot, links)
     return app
 
 
@@ -138,10 +143,6 @@ async def _listen(runner: web.AppRunner, address: str, tls: ssl.SSLContext | Non
         why = os.strerror(fault.errno or errno.EADDRNOTAVAIL).lower()
         raise ConfigError(f"web.listen-address: cannot listen on {shown(address)}: {why}") from fault
     _log.info("listening", extra={"fields": {"address": address, "tls": tls is not None}})
-
-
-async def _get_landing(request: web.Request) -> web.Response:
-    return web.Response(text=request.app[_LANDING], content_type="text/html")
 
 
 async def _get_metrics(request: web.Request) -> web.Response:

@@ -4,18 +4,21 @@ import errno
 import os
 import stat
 from collections import deque
+from pathlib import Path
 from typing import NamedTuple
 
 from kvpressure.vllm.logs import LogReader
 
 BLOCK = 32 * 1024
-"""Bytes of one read: so many lines are read within the time that the event loop can be held up."""
+"""Bytes of one read at most; of lines that take long, less is read at a time."""
 SAME_HEAD = 64
 """Bytes that two files must have in common at their beginning to be copies of each other."""
 
+_FIRST_BLOCK = 4 * 1024
 _DROP_BLOCK = 1024 * 1024
 _HEAD = 1024
-_PAST = 8  # rotations by copying whose copies are known when they are found
+_PAST = 32  # rotations by copying whose copies are known when they are found
+_LONG = 0.01  # seconds that the event loop may be held
 _LAST_LINE = 64 * 1024  # bytes before a file's end in which its last newline is looked for
 
 Ident = tuple[int, int]
@@ -57,13 +60,16 @@ class LogFile:
     def __init__(self, path: str, reader: LogReader) -> None:
         self.path = path
         self.reader = reader
+        # Looked at before, because opening a pipe or a device is already a use of it.
+        _regular(Path(path).stat())
         # A pipe with nobody at its other end must not hold us up.
         self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self.position = 0
         self.goal = 0
         """How long it was when it was last looked at."""
+        self._block = _FIRST_BLOCK
         try:
-            status = _regular(self._descriptor)
+            status = _regular(os.fstat(self._descriptor))
             self.mark = self.head(_HEAD)
             """What it begins with."""
         except OSError:
@@ -170,11 +176,18 @@ class LogFile:
         Raises:
             OSError: it cannot be read.
         """
-        data = os.pread(self._descriptor, min(BLOCK, self.goal - self.position), self.position)
+        data = os.pread(self._descriptor, min(self._block, self.goal - self.position), self.position)
         # Passed whatever comes of it: what cannot be dealt with must not come again. A file that was cut short
         # meanwhile has nothing up to its goal.
         self.position = self.position + len(data) if data else self.goal
         return data
+
+    def took(self, seconds: float) -> None:
+        """Learn from the time that it took to deal with what was read, so that others need not wait for long."""
+        if seconds > _LONG:
+            self._block = max(_FIRST_BLOCK, self._block // 2)
+        elif seconds < _LONG / 3:
+            self._block = min(BLOCK, 2 * self._block)
 
     def drop(self, to: int) -> int:
         """
@@ -206,8 +219,7 @@ class LogFile:
         return Mark(len(head), hash(head))
 
 
-def _regular(descriptor: int) -> os.stat_result:
-    status = os.fstat(descriptor)
+def _regular(status: os.stat_result) -> os.stat_result:
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file")
     return status

@@ -1,12 +1,12 @@
 """The files that are being followed: found by their names, kept while they are written, and given up when they rest."""
 
 import os
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 
 from kvpressure.log import RateLimitedLog
 from kvpressure.observe.logfile import Ident, LogFile, Place
-from kvpressure.observe.lognames import ident_of, is_pattern, named
+from kvpressure.observe.lognames import Names, ident_of, is_pattern, named
 from kvpressure.vllm.logs import LogReader
 
 MAX_FILES = 64
@@ -37,11 +37,12 @@ class LogFiles:
         self._files: list[LogFile] = []
         self._names: dict[str, LogFile] = {}
         """The latest file behind each name."""
-        self._places: dict[Ident, Place] = {}
+        self._places: OrderedDict[Ident, Place] = OrderedDict()
         """Where to go on in files that are not followed."""
-        self._searched = False
+        self.searched = False
+        """Whether what a search found was taken."""
         self._refused: set[str] = set()
-        """Names that could not be opened at the latest search."""
+        """Names that could not be opened since the latest search."""
         self._told: set[str] = set()
         """Names of which it was told that they cannot be opened, or do not exist."""
 
@@ -52,28 +53,35 @@ class LogFiles:
     def __len__(self) -> int:
         return len(self._files)
 
-    def search(self) -> None:
-        """Look for new names. What is there at the first search is read from its end on, what is new is read whole."""
-        found, missing = named(self._paths)
-        chosen, others = found[:MAX_FILES], found[MAX_FILES:]
-        for file in others if self._searched else found:
+    def search(self) -> Names:
+        """Look for names. It changes nothing, so that it can be done in a thread."""
+        return named(self._paths, MAX_FILES, _MAX_PLACES)
+
+    def take(self, names: Names) -> None:
+        """
+        Follow what a search found.
+
+        What is there at the first search is read from its end on, what is new is read whole.
+        """
+        chosen, others = names.chosen, names.others
+        for file in others if self.searched else (*chosen, *others):
             if file.ident not in self._places:
                 self._remember(file.ident, Place(file.size))
         if others:
             self._warnings.warning(
                 "too_many_files",
                 f"log.path: more than {MAX_FILES} files match; those written to last are followed",
-                count=len(found),
+                count=names.total,
             )
-        names = {*(file.name for file in chosen), *self._plain}
-        self._names = {name: file for name, file in self._names.items() if name in names}
+        wanted = {*(file.name for file in chosen), *self._plain}
+        self._names = {name: file for name, file in self._names.items() if name in wanted}
         self._refused.clear()
         for file in reversed(chosen):
             if file.name not in self._names:
-                self._open(file.name, file.ident, at_end=not self._searched)
-        self._searched = True
-        self._told &= {*names, *missing}
-        for path in missing:
+                self._open(file.name, file.ident, at_end=not self.searched)
+        self.searched = True
+        self._told &= {*wanted, *names.missing}
+        for path in names.missing:
             self._tell(path, "missing", "log.path: there is no such file yet; it is waited for")
 
     def follow(self, now: float, before: float | None) -> None:
@@ -141,6 +149,9 @@ class LogFiles:
             return None
         try:
             file = LogFile(name, LogReader(problems=self._problems))
+        except FileNotFoundError:
+            # It went since it was found.
+            return None
         except OSError as fault:
             self._refuse(name, fault)
             return None
@@ -169,7 +180,7 @@ class LogFiles:
     def _remember(self, ident: Ident, place: Place) -> None:
         self._places[ident] = place
         while len(self._places) > _MAX_PLACES:
-            del self._places[next(iter(self._places))]
+            self._places.popitem(last=False)
 
     def _refuse(self, name: str, fault: OSError) -> None:
         """Leave a name until the next search."""

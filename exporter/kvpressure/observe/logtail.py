@@ -5,6 +5,8 @@ Files are polled: a notification would come no earlier than the next look, and d
 What exists at the start is read from its end on, what comes later from its beginning. A file that lost its name, by
 rotation or removal, is read on until it is quiet, and the file that got the name is read after it. A file is read as
 far as it reached when it was looked at, so that it is known between which two looks each of its lines was written.
+Names are looked for in a thread. Files that are followed are read in the event loop: they must be on a volume that
+answers.
 """
 
 import asyncio
@@ -17,6 +19,7 @@ from pathlib import PurePath
 from kvpressure.log import RateLimitedLog
 from kvpressure.observe.logfile import LogFile
 from kvpressure.observe.logfiles import LogFiles
+from kvpressure.observe.lognames import Names, Search
 from kvpressure.vllm.logs import PROBLEMS
 from kvpressure.vllm.stream import LogFacts, StreamSink
 
@@ -47,7 +50,7 @@ _PROBLEMS = {
     "bad_record": "log.path: lines of a gateway were skipped; each needs request_id, event (start, token, end or "
     "abort) and time (seconds since 1970, or RFC 3339)",
     "clock_set": "log.path: the clock of the log was set, or its lines come late; no gap is counted across that",
-    "line_too_long": "log.path: lines of more than 1 MiB were skipped",
+    "line_too_long": "log.path: lines of more than 1 MiB, or of more than 4096 parts, were skipped",
 }
 
 _log = logging.getLogger(__name__)
@@ -79,10 +82,11 @@ class LogTail:
 
     async def run(self) -> None:
         """Follow until cancelled. No exception ends it, and the event loop is held for a few milliseconds at a time."""
+        search = Search(self._files.search)
         try:
             while True:
                 try:
-                    for _ in self.poll():
+                    for _ in self.poll(search):
                         await asyncio.sleep(0)
                 except Exception as fault:  # noqa: BLE001  # a monitor that dies of its own fault is worse than a gap
                     self._behind = False
@@ -91,14 +95,22 @@ class LogTail:
         finally:
             self.close()
 
-    def poll(self) -> Iterator[None]:
-        """Look at all files once and read what is new in them; it yields wherever others may have their turn."""
+    def poll(self, search: Callable[[], Names | None] | None = None) -> Iterator[None]:
+        """
+        Look at all files once and read what is new in them; it yields wherever others may have their turn.
+
+        Args:
+            search: looks for names and gives what it found, or None while it is not done; without it, this waits for
+                it.
+        """
         before = self._now()
         blind = self._polled is not None and not self._files
         if self._searched is None or before - self._searched >= SEARCH:
-            self._searched = before
-            self._files.search()
+            self._search(before, search or self._files.search)
             yield
+        if not self._files.searched:
+            # Until it is known what exists, it is not known what is to be read from its end on.
+            return
         self._files.follow(before, self._polled)
         self._polled = before
         if blind and self._files:
@@ -132,6 +144,14 @@ class LogTail:
         """Close all files."""
         self._files.close()
 
+    def _search(self, now: float, search: Callable[[], Names | None]) -> None:
+        last, self._searched = self._searched, now
+        names = search()
+        if names is not None:
+            self._files.take(names)
+        else:
+            self._searched = last
+
     def _look(self, file: LogFile, now: float) -> None:
         try:
             same = file.look(now)
@@ -153,7 +173,9 @@ class LogTail:
             yield from self._drop(file, file.drop_to)
         end = file.position + _READ_MOST
         while not file.done and file.drop_to is None and file.position < end:
+            start = self._now()
             self._read(file, file.read(), after)
+            file.took(self._now() - start)
             yield
         if file.done:
             file.since, file.behind = before, None

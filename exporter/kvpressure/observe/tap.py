@@ -2,17 +2,18 @@
 The tap: a reverse proxy in the token stream that times what users get, and changes nothing of it.
 
 What does not concern one connection alone passes as it came: bytes of paths, headers and bodies, chunk by chunk, and
-how a connection ends. The tap adds no header, so the upstream sees the tap's address in place of the clients', which
-stay where they are. Whatever fails in observing is counted, and the bytes go on.
+how a connection ends. Only what HTTP lets every intermediary drop does not pass: extensions of chunks, and trailers.
+The tap adds no header, so the upstream sees the tap's address in place of the clients', which stay where they are.
+Whatever fails in observing is counted, and the bytes go on.
 """
 
 import asyncio
 import errno
 import logging
 import os
+import resource
 import socket
 from collections.abc import Callable
-from typing import NamedTuple
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
@@ -22,51 +23,25 @@ from kvpressure.log import RateLimitedLog
 from kvpressure.observe import tap_http, tunnel
 from kvpressure.observe.tap_exchange import Around, Exchange, Outcome
 from kvpressure.observe.tap_pool import Pool, explain
+from kvpressure.observe.tap_refusals import Refusal
 from kvpressure.observe.tap_server import Client, Passed, Server
 from kvpressure.observe.tap_watch import Counts, Observer
 from kvpressure.settings import ConfigError, shown, split_address
 from kvpressure.vllm.stream import StreamSink, TapFacts
 
-_CROSSED = 1.0
-"""
-Seconds. An idle connection that the upstream closed while the request was on its way breaks within a round trip. One
-that breaks later may have broken because of the request, which is not sent again then.
-"""
 _BEAT = 0.25  # seconds between two times that the sink hears that it has all events
+_OTHER_FILES = 128  # file descriptors for the sampler, the log, the metrics and their scrapers
+_MOST_FILES = 1024 * 1024  # where the system sets no limit
 _BACKLOG = 1024  # connections that wait to be accepted
 _SHUTDOWN = 0.2  # seconds; for aiohttp's own part, when all requests have ended
 
-_log = logging.getLogger(__name__)
-
-
-class _Refusal(NamedTuple):
-    """An answer of the tap's own: the reason is what is counted."""
-
-    reason: str
-    status: int
-    message: str
-
-
-_OVERLOAD = _Refusal("overload", 503, "Too many requests are open at the tap (tap.max-requests); try again later.")
-_HEADERS = _Refusal("headers", 503, "The request's headers are longer than the tap allows (tap.max-header-bytes).")
-_MALFORMED = _Refusal("malformed", 400, "The request is not valid HTTP.")
-_CONNECT = _Refusal("connect", 501, "The tap passes requests on to one server and opens no connections to others.")
-_UNREACHABLE = _Refusal("unreachable", 502, "The upstream cannot be reached.")
-_UNANSWERED = _Refusal("unanswered", 502, "The upstream closed the connection without an answer.")
-_UNREADABLE = _Refusal("unreadable", 502, "The upstream's answer is not valid HTTP.")
-_FAULT = _Refusal("fault", 500, "The tap failed to pass the request on; its log says where.")
-
-REFUSED = tuple(
-    refusal.reason
-    for refusal in (_OVERLOAD, _HEADERS, _MALFORMED, _CONNECT, _UNREACHABLE, _UNANSWERED, _UNREADABLE, _FAULT)
-)
-"""Every reason for which the tap answers itself: values of a label, so they are few and fixed."""
-
 _REFUSALS = {
-    Outcome.UNANSWERED: _UNANSWERED,
-    Outcome.UNREADABLE: _UNREADABLE,
-    Outcome.MALFORMED: _MALFORMED,
+    Outcome.UNANSWERED: Refusal.UNANSWERED,
+    Outcome.UNREADABLE: Refusal.UNREADABLE,
+    Outcome.MALFORMED: Refusal.MALFORMED,
 }
+
+_log = logging.getLogger(__name__)
 
 
 class Tap:
@@ -103,7 +78,10 @@ class Tap:
         Raises:
             ConfigError: an address cannot be listened on.
         """
-        self._server = Server(self._handle, self._malformed, self._config.max_header_bytes)
+        places = connection_places(self._config.max_requests)
+        self._server = Server(
+            self._handle, self._malformed, self._config.max_header_bytes, places, self._connection_refused
+        )
         self._runner = web.ServerRunner(self._server, shutdown_timeout=_SHUTDOWN)
         await self._runner.setup()
         try:
@@ -131,8 +109,6 @@ class Tap:
             grace: seconds.
         """
         self._closing = True
-        if self._beat is not None:
-            self._beat.cancel()
         if self._runner is not None and self._server is not None:
             for site in list(self._runner.sites):
                 await site.stop()
@@ -143,6 +119,8 @@ class Tap:
                 task.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)
             await self._runner.cleanup()
+        if self._beat is not None:
+            self._beat.cancel()
         self._pool.close()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -163,7 +141,7 @@ class Tap:
                 return Passed(keep=not (exchange.close or self._closing))
         except Exception as fault:  # noqa: BLE001  # a fault of ours must not leave a request without an end
             self._observer.fault(fault)
-            refusal = _FAULT
+            refusal = Refusal.FAULT
         finally:
             answered = client.exchange is not None and client.exchange.answered
             client.exchange = None
@@ -174,9 +152,8 @@ class Tap:
             return Passed(keep=False)
         return self._refuse(request, refusal)
 
-    async def _pass(self, client: Client, exchange: Exchange) -> _Refusal | None:
+    async def _pass(self, client: Client, exchange: Exchange) -> Refusal | None:
         """Pass it through, on a connection that is kept if there is one; tell what to answer where that failed."""
-        loop = asyncio.get_running_loop()
         upstream = self._pool.take()
         fresh = upstream is None
         while True:
@@ -186,11 +163,9 @@ class Tap:
                 except (OSError, UnicodeError) as fault:
                     why = explain(fault)
                     self._told.warning("unreachable", "the tap cannot reach its upstream", detail=why)
-                    return _UNREACHABLE
-            asked = loop.time()
-            outcome = await exchange.run(client, upstream)
-            crossed = outcome is Outcome.UNANSWERED and loop.time() - asked < _CROSSED
-            if fresh or not crossed or not exchange.upload.repeatable:
+                    return Refusal.UNREACHABLE
+            outcome = await exchange.run(client, upstream, fresh=fresh)
+            if outcome is not Outcome.UNANSWERED or not exchange.upload.repeatable:
                 break
             upstream, fresh = None, True
         if outcome is Outcome.PASSED:
@@ -200,40 +175,69 @@ class Tap:
             await tunnel.run(client, upstream, exchange.switch)
         return _REFUSALS.get(outcome)
 
-    def _refusal(self, request: web.BaseRequest) -> _Refusal | None:
+    def _refusal(self, request: web.BaseRequest) -> Refusal | None:
         """Why this request is not passed on, if it is not."""
         if request.method == "CONNECT":
-            return _CONNECT
+            return Refusal.CONNECT
         if tap_http.is_ambiguous(request.raw_headers):
-            return _MALFORMED
+            return Refusal.MALFORMED
         if tap_http.size(request.raw_headers, request.raw_path) > self._config.max_header_bytes:
-            return _HEADERS
+            return Refusal.HEADERS
         if self._counts.open >= self._config.max_requests:
             self._told.warning("overload", "the tap refuses requests", limit=self._config.max_requests)
-            return _OVERLOAD
+            return Refusal.OVERLOAD
         return None
 
-    def _refuse(self, request: web.BaseRequest, refusal: _Refusal) -> web.StreamResponse:
+    def _refuse(self, request: web.BaseRequest, refusal: Refusal) -> web.StreamResponse:
         """Answer in the upstream's place."""
         self._counts.refused[refusal.reason] += 1
         keep = request.keep_alive and request.content.is_eof() and not self._closing
         if request.transport is not None and not request.transport.is_closing():
             body = request.method != "HEAD"
             request.transport.write(tap_http.error(refusal.status, refusal.message, close=not keep, body=body))
-            if refusal is _MALFORMED:
+            if refusal is Refusal.MALFORMED:
                 # The rest of it, which aiohttp would wait for, will not come.
                 request.transport.close()
         return Passed(keep=keep)
 
+    def _connection_refused(self) -> None:
+        self._counts.refused[Refusal.CONNECTIONS.reason] += 1
+        self._told.warning("connections", "the tap refuses connections: raise the limit of open files (ulimit -n)")
+
     def _malformed(self, request: web.BaseRequest, fault: BaseException | None) -> web.StreamResponse:
         """Answer what aiohttp could not read; what it says of that would quote the request."""
-        return self._refuse(request, _HEADERS if isinstance(fault, LineTooLong) else _MALFORMED)
+        return self._refuse(request, Refusal.HEADERS if isinstance(fault, LineTooLong) else Refusal.MALFORMED)
 
     async def _keep_advancing(self) -> None:
         """A silence has no event of its own: the sink must hear that it lasts."""
         while True:
             await asyncio.sleep(_BEAT)
             self._observer.advance(self._now())
+
+
+def connection_places(wanted: int) -> int:
+    """
+    Connections that the tap may have at a time, each of which may need another one upstream.
+
+    Raises the process's limit of open files as far as it may, and leaves some of it to the sampler, the log and the
+    metrics: a liveness probe that finds no file descriptor would have the whole container restarted.
+
+    Args:
+        wanted: requests at a time for which there should be room.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    files = most if soft == resource.RLIM_INFINITY else soft
+    places = max(1, (files - _OTHER_FILES) // 2)
+    if places < wanted:
+        _log.warning(
+            "the limit of open files allows fewer requests at a time than tap.max-requests",
+            extra={"fields": {"open_files": files, "requests": places}},
+        )
+    return places
 
 
 async def _listen(runner: web.ServerRunner, address: str) -> None:
@@ -252,4 +256,4 @@ async def _listen(runner: web.ServerRunner, address: str) -> None:
         # From 3.13 on asyncio gives no number where no address of the host can be assigned.
         why = os.strerror(fault.errno or errno.EADDRNOTAVAIL).lower()
         raise ConfigError(f"tap.listen: cannot listen on {shown(address)}: {why}") from fault
-    _log.info("tapping", extra={"fields": {"address": address}})
+    _log.info("the tap listens", extra={"fields": {"address": address}})

@@ -18,6 +18,12 @@ from kvpressure.observe.tap_watch import Counts, Observer, Watch
 BLOCKED = 0.01
 """Seconds. A client that does not read for longer than this is slow; a shorter wait is a moment of scheduling."""
 
+CROSSED = 1.0
+"""
+Seconds. An idle connection that the upstream closed while the request was on its way breaks within a round trip. One
+that breaks later may have broken because of the request, which is not sent again then, nor kept for that.
+"""
+
 
 class Outcome(Enum):
     """How an exchange ended."""
@@ -102,7 +108,7 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self._spoiled = False
 
-    async def run(self, client: Client, upstream: Upstream) -> Outcome:
+    async def run(self, client: Client, upstream: Upstream, *, fresh: bool) -> Outcome:
         """
         Pass it through, and tell how that ended. If this is cancelled, the upstream knows at once.
 
@@ -112,9 +118,11 @@ class Exchange:
             client: the protocol of the client's connection.
             upstream: free for this request. It is so again after ``PASSED``, is the caller's after ``SWITCHED``, and
                 is dropped after all else.
+            fresh: it has not had a request before this one.
         """
         self._upstream, self._done = upstream, self._loop.create_future()
         uploading: asyncio.Task[None] | None = None
+        forgetting = self._loop.call_later(CROSSED, self.upload.forget)
         upstream.serve(self, head_only=self._bodiless)
         try:
             if client.writing_paused:
@@ -123,6 +131,8 @@ class Exchange:
                 self._end(Outcome.MALFORMED)
             else:
                 self.upload.begin(upstream, self._head)
+            if fresh:
+                self.upload.forget()
             if not self.upload.complete:
                 uploading = self._loop.create_task(self.upload.go_on(upstream))
                 uploading.add_done_callback(self._uploaded)
@@ -134,6 +144,7 @@ class Exchange:
             upstream.drop()
             raise
         finally:
+            forgetting.cancel()
             self.resume()
             self._upstream = None
             if uploading is not None:
@@ -171,7 +182,10 @@ class Exchange:
         if status == tap_http.SWITCHING:
             self.switch = head
             self._end(Outcome.SWITCHED if self._upgrades else Outcome.UNREADABLE)
-        elif not self._old:
+            return
+        # The upstream has begun to answer, so the request must not be sent to it once more.
+        self.upload.forget()
+        if not self._old:
             self._write(head)
 
     def data(self, t: float) -> None:

@@ -15,8 +15,6 @@ from kvpressure.settings import ConfigError
 _IDLE = 3.0
 """Seconds. uvicorn, and so vLLM, closes connections that have been idle for 5 s; ours must be gone by then."""
 
-_EYEBALLS = 0.25  # seconds, as RFC 8305 says; localhost has two addresses, and vLLM may listen on one of them
-
 
 class Pool:
     """
@@ -72,7 +70,7 @@ class Pool:
                 *self._address,
                 ssl=tls,
                 server_hostname=(self._config.server_name or self._address[0]) if tls else None,
-                happy_eyeballs_delay=_EYEBALLS,
+                # Not happy_eyeballs_delay: asyncio loses the socket of such a race if the client leaves meanwhile.
             )
         return upstream
 

@@ -19,7 +19,7 @@ _silent.setLevel(logging.CRITICAL + 1)
 
 _KEEP_ALIVE = 75.0  # seconds; longer than clients usually keep a connection, so that they are the ones to close it
 _LINGER = 5.0  # seconds for the rest of a request that was answered before it had come
-_MAX_HEADERS = 256
+_MAX_HEADERS = 32768  # the limit is on their bytes
 _READ = 64 * 1024  # bytes of a request's body that wait for the upstream
 
 
@@ -28,7 +28,7 @@ class Client(web.RequestHandler):
     A client's connection.
 
     Args:
-        server: what it belongs to.
+        server: what it belongs to, and what limits the number of connections.
         malformed: answers what is no request.
         limit: bytes of the longest line of a head.
     """
@@ -36,7 +36,7 @@ class Client(web.RequestHandler):
     exchange: Exchange | None = None
     """What is being passed on: is told when the client stops reading, and when it has read enough."""
 
-    def __init__(self, server: web.Server, malformed: Malformed, limit: int) -> None:
+    def __init__(self, server: "Server", malformed: Malformed, limit: int) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -51,6 +51,19 @@ class Client(web.RequestHandler):
             auto_decompress=False,
         )
         self._malformed = malformed
+        self._server = server
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin, unless there are as many connections as file descriptors allow."""
+        if self._server.take(self):
+            super().connection_made(transport)
+        elif isinstance(transport, asyncio.Transport):
+            transport.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Free the place."""
+        if self._server.give(self):
+            super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Tell at once if the rest of a request cannot be understood."""
@@ -92,18 +105,39 @@ class Server(web.Server):
 
     Args:
         handler: answers a request.
+        places: connections at a time, at most.
+        refused: is told of each beyond them, which is closed at once: to answer it would take a file descriptor.
         malformed: answers what is no request.
         limit: bytes of the longest line of a head.
     """
 
-    def __init__(self, handler: Handler, malformed: Malformed, limit: int) -> None:
+    def __init__(
+        self, handler: Handler, malformed: Malformed, limit: int, places: int, refused: Callable[[], None]
+    ) -> None:
         super().__init__(handler, handler_cancellation=True)
+        self._places = places
+        self._refused = refused
+        self._taken: set[Client] = set()
         self._malformed = malformed
         self._limit = limit
 
     def __call__(self) -> web.RequestHandler:
         """The protocol of a new connection."""
         return Client(self, self._malformed, self._limit)
+
+    def take(self, client: Client) -> bool:
+        """A place for a new connection, if there is one."""
+        if len(self._taken) >= self._places:
+            self._refused()
+            return False
+        self._taken.add(client)
+        return True
+
+    def give(self, client: Client) -> bool:
+        """Take back the place of a connection, if it had one."""
+        had = client in self._taken
+        self._taken.discard(client)
+        return had
 
     def close_idle(self) -> None:
         """Close the connections on which no request is being passed on."""

@@ -5,7 +5,7 @@ from aiohttp.streams import StreamReader
 from kvpressure.observe import tap_http
 from kvpressure.observe.tap_upstream import Upstream
 
-_MAX_KEPT = 64 * 1024  # bytes that are kept until the answer begins
+_MAX_KEPT = 64 * 1024  # bytes that are kept for a moment, should they have to be sent once more
 
 
 class Upload:
@@ -37,10 +37,11 @@ class Upload:
 
     def begin(self, upstream: Upstream, head: bytes) -> None:
         """Send the head, what an earlier attempt sent of the body, and what else of it is here."""
-        fresh = self._content.read_nowait()
-        self._keep(fresh)
+        earlier = b"".join(self._kept or ())
+        data = self._content.read_nowait()
+        self._keep(data)
         self.complete = self._content.at_eof()
-        self._write(upstream, head, b"".join(self._kept) if self._kept else fresh)
+        self._write(upstream, head, earlier + data)
 
     async def go_on(self, upstream: Upstream) -> None:
         """Send the rest as it comes, and no faster than it is taken."""

@@ -9,6 +9,7 @@ from aiohttp.http import RawResponseMessage
 from aiohttp.streams import StreamReader
 
 _MAX_FIELD = 1024 * 1024  # bytes; whatever the upstream sends is the client's business
+_MAX_HEADERS = 32768
 
 
 class Taker(Protocol):
@@ -31,7 +32,8 @@ class Upstream(ResponseHandler):
 
     aiohttp's ClientSession would not do for a tap: it sends paths and headers in its own spelling, drops bytes that
     are not UTF-8, swallows interim answers, and wakes a task for every chunk. The protocol below it does all the
-    parsing; these are the methods by which it hands on what it has parsed (tests/test_tap_upstream.py).
+    parsing, and these are the methods by which it hands on what it has parsed: not documented, so tests/test_tap*.py
+    show with every version that it still does.
 
     Args:
         loop: the running one.
@@ -63,6 +65,7 @@ class Upstream(ResponseHandler):
                 auto_decompress=False,
                 max_line_size=_MAX_FIELD,
                 max_field_size=_MAX_FIELD,
+                max_headers=_MAX_HEADERS,
             )
 
     @property

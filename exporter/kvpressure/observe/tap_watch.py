@@ -10,13 +10,23 @@ from pathlib import PurePath
 
 from kvpressure.log import RateLimitedLog
 from kvpressure.observe.tap_http import is_encoded, is_event_stream
-from kvpressure.vllm.sse import Happened, SseReader
+from kvpressure.observe.tap_refusals import REFUSED
+from kvpressure.vllm.sse import SseReader
 from kvpressure.vllm.stream import EventKind, StreamEvent, StreamSink, TapFacts
 
+RESPONSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
+"""Classes of status of the answers that are passed on."""
+BROKEN = ("client", "upstream")
+"""The sides that can break an answer off."""
 UNOBSERVED = ("encoding", "message_size")
 """Why an event stream was not timed, or in part: it is compressed; one of its messages is too long to be read."""
 
 _log = logging.getLogger(__name__)
+
+
+def _zero(keys: tuple[str, ...]) -> Counter[str]:
+    """Whatever can be counted is 0 before it first happens."""
+    return Counter(dict.fromkeys(keys, 0))
 
 
 @dataclass(slots=True)
@@ -24,11 +34,11 @@ class Counts:
     """What ``TapFacts`` tells, as it grows."""
 
     open: int = 0
-    responses: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
-    broken: Counter[str] = field(default_factory=Counter)
+    responses: Counter[str] = field(default_factory=lambda: _zero(RESPONSES))
+    refused: Counter[str] = field(default_factory=lambda: _zero(REFUSED))
+    broken: Counter[str] = field(default_factory=lambda: _zero(BROKEN))
     faults: int = 0
-    unobserved: Counter[str] = field(default_factory=Counter)
+    unobserved: Counter[str] = field(default_factory=lambda: _zero(UNOBSERVED))
     blocked: float = 0.0
     waiting: dict[object, float] = field(default_factory=dict)
     """Streams whose clients do not read now, and since when."""
@@ -82,13 +92,9 @@ class Observer:
         if is_encoded(headers):
             self.unobserved("encoding")
             return None
-        watch = Watch(self, next(self._keys))
+        watch = Watch(self, self._sink, next(self._keys))
         watch.say("start", t)
         return watch
-
-    def feed(self, events: list[StreamEvent]) -> None:
-        """Hand on what happened."""
-        self._sink.feed(events)
 
     def advance(self, t: float) -> None:
         """All that arrived before `t` has been handed on."""
@@ -107,7 +113,7 @@ class Observer:
         frame = traceback.extract_tb(fault.__traceback__)[-1]
         self._told.warning(
             "fault",
-            "a fault in kvpressure lost sight of a stream, which goes on; please report it",
+            "a fault in kvpressure at a stream that the tap passes on; please report it",
             error_type=type(fault).__name__,
             where=f"{PurePath(frame.filename).name}:{frame.lineno}",
         )
@@ -118,12 +124,14 @@ class Watch:
     Watches one answer.
 
     Args:
-        observer: takes what happens, and the faults.
+        observer: is told of faults, and of what cannot be timed.
+        sink: takes what happens.
         request: the key of the request.
     """
 
-    def __init__(self, observer: Observer, request: int) -> None:
+    def __init__(self, observer: Observer, sink: StreamSink, request: int) -> None:
         self._observer = observer
+        self._sink = sink
         self._request = request
         self._reader = SseReader()
         self._skipped = False
@@ -136,7 +144,8 @@ class Watch:
         try:
             happened = self._reader.feed(data)
             if happened:
-                self._tell(t, happened)
+                request, model = self._request, self._reader.model
+                self._sink.feed([StreamEvent(kind, t, request, choice, model) for kind, choice in happened])
         except Exception as fault:  # noqa: BLE001  # the bytes go on
             self._give_up(t, fault)
             return
@@ -159,19 +168,15 @@ class Watch:
         if self._blind:
             return
         try:
-            self._observer.feed([StreamEvent(kind, t, self._request, choice, self._reader.model)])
+            self._sink.feed([StreamEvent(kind, t, self._request, choice, self._reader.model)])
         except Exception as fault:  # noqa: BLE001
             self._give_up(t, fault)
-
-    def _tell(self, t: float, happened: Happened) -> None:
-        request, model = self._request, self._reader.model
-        self._observer.feed([StreamEvent(kind, t, request, choice, model) for kind, choice in happened])
 
     def _give_up(self, t: float, fault: Exception) -> None:
         """Stop watching; for the sink the stream ends here, lest it waits for the next chunk."""
         self._blind = True
         self._observer.fault(fault)
         try:
-            self._observer.feed([StreamEvent("end", t, self._request)])
+            self._sink.feed([StreamEvent("end", t, self._request)])
         except Exception as another:  # noqa: BLE001
             self._observer.fault(another)

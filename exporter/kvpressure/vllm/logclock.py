@@ -83,24 +83,23 @@ class LogClock:
         self._late = [0.0, 0.0]
         self._late_since = 0.0
 
-    def shift(self, first: Stamp, low: float, high: float, arrival: float | None, since: float | None) -> float | None:
+    def shift(self, low: Stamp, high: Stamp, arrival: float | None, since: float | None) -> float | None:
         """
-        What to add to the stamps of some lines, all of which are like `first`.
+        What to add to the stamps of some lines.
 
         Args:
-            first: the first of them.
             low: the lowest of them.
             high: the highest of them.
             arrival: when they were read, on our clock; None where they are not read as they are written.
             since: when they had not been written yet; None where that is not known.
 
         Returns:
-            Seconds, or None where they do not all fit: then each has to be placed by itself.
+            Seconds, or None where that is not known, or they do not fit: then each has to be placed by itself.
         """
-        shift = self._shifts.get(first.zoned)
-        if shift is None:
-            shift = self._anchor(first, arrival, since)
-        fits = arrival is None or (_fits(low + shift, arrival, since) and _fits(high + shift, arrival, since))
+        shift = self._shifts.get(low.zoned)
+        if shift is None or arrival is None:
+            return shift
+        fits = _fits(low.seconds + shift, arrival, since) and _fits(high.seconds + shift, arrival, since)
         return shift if fits else None
 
     def place(self, stamp: Stamp, arrival: float | None, since: float | None) -> tuple[float, bool]:

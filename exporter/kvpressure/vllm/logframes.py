@@ -7,7 +7,7 @@ What is around a log line: the prefix of a container runtime, or Docker's JSON, 
 * Docker's json-file: ``{"log":"...\n","stream":"stdout","time":"2026-...Z"}``. A part has no newline at its end.
 
 The parts of a line are joined, because the text of a user could begin any but the first. A joined line has the time of
-its last part: then it was complete.
+its last part: then it was complete. A line of too many parts is skipped like one that is too long.
 """
 
 import json
@@ -16,10 +16,19 @@ from collections import Counter
 
 from kvpressure.vllm.logclock import MINUTE, SECONDS, ZONE
 from kvpressure.vllm.loglines import MAX_LINE
+from kvpressure.vllm.logmessages import PROCESS
+
+MAX_PARTS = 4096
+"""Parts of the longest line that is joined; runtimes cut after some kilobytes, or where a program's writes end."""
+MAX_OBJECT = 64 * 1024
+"""Bytes of the longest JSON object that is read whatever it consists of; a longer one must be a few long strings."""
 
 _CRI = re.compile(rb"(%s%s(?:%s)) (?:(stdout|stderr) ([FP])(?::[^ ]*)?(?: |$))?" % (MINUTE, SECONDS, ZONE))
 _COLOUR = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
-_PROCESS = re.compile(rb"\(\w+ pid=[0-9]+\) ")
+_PROCESS = re.compile(PROCESS)
+_MAX_COLOURS = 4096  # in one line
+# Reading a string is fast, however long. A million brackets would hold up everybody else.
+_FEW_STRINGS = re.compile(rb'(?:[^"]{0,128}+"[^"\\]*+(?:\\.[^"\\]*+)*+"){1,512}+[^"]{0,128}+', re.DOTALL)
 
 
 Framed = tuple[bytes, bytes, dict[str, object] | None, bool]
@@ -38,13 +47,15 @@ class Frames:
     Takes the lines of one log out of their frames.
 
     Args:
-        problems: counts ``line_too_long``, for lines that are too long when they are joined.
+        problems: counts ``line_too_long``, for lines that are too long when they are joined, or in too many parts.
     """
 
     def __init__(self, problems: Counter[str]) -> None:
         self._problems = problems
         self._parts: dict[object, list[bytes] | None] = {}
         """Parts of unfinished lines by stream, ``stdout`` or ``stderr``; None where they became too long."""
+        self._sizes: Counter[str] = Counter()
+        """Their bytes."""
 
     @property
     def pending(self) -> bool:
@@ -77,11 +88,12 @@ class Frames:
         parts = self._parts.setdefault(stream, [])
         if parts is not None:
             parts.append(content)
-            if sum(map(len, parts)) > MAX_LINE:
+            self._sizes[stream] += len(content)
+            if self._sizes[stream] > MAX_LINE or len(parts) > MAX_PARTS:
                 self._parts[stream] = parts = None
         if partial:
             return None
-        del self._parts[stream]
+        del self._parts[stream], self._sizes[stream]
         if parts is None:
             self._problems["line_too_long"] += 1
             return None
@@ -93,7 +105,7 @@ def _inner(content: bytes, stamp: bytes, *, plain: bool) -> Framed:
     if content.endswith(b"\r"):
         content = content[:-1]
     if b"\x1b" in content:
-        content = _COLOUR.sub(b"", content)
+        content = _COLOUR.sub(b"", content, _MAX_COLOURS)
     # Before vLLM 0.31 the name of the process stands in front of JSON too.
     process = _PROCESS.match(content)
     start = process.end() if process else 0
@@ -102,7 +114,9 @@ def _inner(content: bytes, stamp: bytes, *, plain: bool) -> Framed:
 
 
 def _object(text: bytes) -> dict[str, object] | None:
-    """A JSON object; None where it is none."""
+    """A JSON object; None where it is none, or one that takes long to read."""
+    if len(text) > MAX_OBJECT and not _FEW_STRINGS.fullmatch(text):
+        return None
     try:
         found = json.loads(text.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):

@@ -43,7 +43,8 @@ def gateway_event(record: Mapping[str, object]) -> GatewayEvent | None:
     if kind == "token" and record.get("last") is True:
         kind = "last"
     model = model if isinstance(model, str) and len(model) <= MAX_ID else ""
-    return GatewayEvent(kind, str(request).encode("utf-8", "replace"), choice, model, stamp)
+    # JSON can hold half a character, "\\ud800", which is no text: as a label it would break every scrape.
+    return GatewayEvent(kind, _bytes(request), choice, _bytes(model).decode(), stamp)
 
 
 def vllm_message(record: Mapping[str, object]) -> tuple[bytes | None, bytes]:
@@ -52,13 +53,18 @@ def vllm_message(record: Mapping[str, object]) -> tuple[bytes | None, bytes]:
     stamp = next((value for name in _STAMP_KEYS if isinstance(value := record.get(name), str)), "")
     if not isinstance(message, str) or not (stamp or "levelname" in record):
         return None, b""
-    return message.encode("utf-8", "replace"), stamp.encode("utf-8", "replace")
+    return _bytes(message), _bytes(stamp)
 
 
 def _time(value: object) -> Stamp | None:
     """Seconds since 1970 as a number, or RFC 3339."""
     if isinstance(value, str):
-        return parse_stamp(value.encode("utf-8", "replace"))
+        return parse_stamp(_bytes(value))
     if isinstance(value, bool) or not isinstance(value, int | float) or not _SECONDS[0] <= value <= _SECONDS[1]:
         return None
     return Stamp(float(value), zoned=True)
+
+
+def _bytes(value: str | int) -> bytes:
+    """A value as UTF-8, with a question mark for what is none."""
+    return str(value).encode("utf-8", "replace")

@@ -159,8 +159,8 @@ class LogReader:
             stamps = _stamps(shape.zone, found)
             if not stamps or self._steps >= _MAX_STEPS:
                 return None
-            low, first = min(stamps), Stamp(stamps[0], bool(shape.zone))
-            shift = self.clock.shift(first, low, max(stamps), self._arrival, self._since)
+            zoned, low = bool(shape.zone), min(stamps)
+            shift = self.clock.shift(Stamp(low, zoned), Stamp(max(stamps), zoned), self._arrival, self._since)
             if shift is None:
                 return None
             times = [stamp + shift for stamp in stamps] if shift else stamps

@@ -18,7 +18,7 @@ _MAX_LINE = MAX_MESSAGE + 1024  # bytes, so that a line with the longest message
 _BOM = b"\xef\xbb\xbf"
 _DONE = b"[DONE]"
 _MAX_MODEL = 512  # characters; a longer name is not one
-_MAX_CHOICE = 65_535
+_MAX_CHOICE = 1023
 _TEMPLATES = 8  # choices whose chunks are recognised without parsing; as many as `n` usually asks for
 _LESSONS = 32  # attempts at that per stream; where the text is not all that changes, they are in vain
 
