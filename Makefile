@@ -7,7 +7,7 @@ TOOLS := .cache/tools
 MTAIL := .cache/mtail
 export PATH := $(CURDIR)/$(BIN):$(PATH):$(CURDIR)/$(TOOLS)/usr/bin
 
-.PHONY: help demo test lint unit fuzz bench generate screens clean tools mtail
+.PHONY: help demo test lint unit fuzz bench generate pictures screens clean tools mtail
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,6 +38,9 @@ bench: $(VENV)/.dev mtail ## measure speed and size against named peers
 
 generate: $(VENV)/.dev ## write the files that are generated and committed
 	$(BIN)/python tests/generate.py
+
+pictures: $(VENV)/.dev tools ## draw the dashboards with the data of the lab's hour (needs node, npm and Chromium)
+	$(BIN)/python tests/pictures.py $(DASHBOARDS)
 
 # Prometheus and Alertmanager are unpacked from Debian's packages rather than installed: installing would start servers.
 # Debian 12 has promtool in the package prometheus, later ones in a package of its own. Debian's Alertmanager looks for

@@ -2,7 +2,7 @@
 Write the files that are generated and committed: ``make generate``. Tests fail where one of them is stale.
 
 Generated: the golden exposition; the parts of the README, and of that of the alerts, between `<!-- generated: NAME -->`
-and `<!-- end -->`; and the default bundle below alerts/.
+and `<!-- end -->`; and the default bundle below alerts/ and dashboards/.
 """
 
 import dataclasses
@@ -104,7 +104,7 @@ if __name__ == "__main__":
     GOLDEN.parent.mkdir(exist_ok=True)
     GOLDEN.write_text(golden(), encoding="utf-8")
     README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")
-    write.write(ALERTS, write.files(bundle.BundleConfig()))
+    write.write(ROOT, write.bundle(bundle.BundleConfig()))
     page = alerts_readme(ALERTS_README.read_text(encoding="utf-8"))
     if alert_bench.BENCH.exists():
         page = alerts_bench(page, alert_bench.run())

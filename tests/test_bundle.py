@@ -241,19 +241,21 @@ def test_the_command_writes_what_it_then_finds_good(tmp_path):
     """`kvpressure bundle` writes the files; with --check it agrees, until one of them is edited or gone."""
     out = tmp_path / "new" / "folder"
     assert (0, "", "") == outcome("bundle", "--out", str(out))
-    assert FILES == {str(path.relative_to(out)): path.read_text() for path in out.rglob("*") if path.is_file()}
+    written = {str(path.relative_to(out)): path.read_text() for path in out.rglob("*") if path.is_file()}
+    assert write.bundle(DEFAULT) == written
+    assert {f"alerts/{path}": text for path, text in FILES.items()}.items() < written.items()
     assert (0, "", "") == outcome("bundle", "--out", str(out), "--check")
 
-    (out / "kvpressure.alerts.yml").write_text("groups: []\n")
-    (out / "alertmanager.yml").unlink()
+    (out / "alerts" / "kvpressure.alerts.yml").write_text("groups: []\n")
+    (out / "dashboards" / "kvpressure-oncall.json").unlink()
 
     status, said, told = outcome("bundle", "--out", str(out), "--check")
     assert (1, "") == (status, said)
     assert [
         f"kvpressure bundle: {out / name} is not what the configuration gives; run without --check"
-        for name in ("kvpressure.alerts.yml", "alertmanager.yml")
+        for name in ("alerts/kvpressure.alerts.yml", "dashboards/kvpressure-oncall.json")
     ] == told.splitlines()
-    assert "groups: []\n" == (out / "kvpressure.alerts.yml").read_text()
+    assert "groups: []\n" == (out / "alerts" / "kvpressure.alerts.yml").read_text()
 
 
 def test_the_command_takes_a_configuration(tmp_path):
@@ -263,19 +265,19 @@ def test_the_command_takes_a_configuration(tmp_path):
 
     assert (0, "", "") == outcome("bundle", "--out", str(tmp_path / "out"), "--config", str(config))
 
-    assert ">= 123" in (tmp_path / "out" / "kvpressure.alerts.yml").read_text()
+    assert ">= 123" in (tmp_path / "out" / "alerts" / "kvpressure.alerts.yml").read_text()
 
 
 @pytest.mark.parametrize("words", [(), ("--check",)])
 def test_the_command_names_a_place_that_it_cannot_use(words, tmp_path):
     """A directory that is a file, or a file that is a directory, is named with what the system says of it."""
     (tmp_path / "file").write_text("")
-    (tmp_path / "kvpressure.rules.yml").mkdir()
+    (tmp_path / "alerts" / "kvpressure.rules.yml").mkdir(parents=True)
 
     status, _, told = outcome("bundle", "--out", str(tmp_path), *words)
 
     assert 1 == status
-    assert f"kvpressure bundle: {tmp_path / 'kvpressure.rules.yml'}: Is a directory\n" == told
+    assert f"kvpressure bundle: {tmp_path / 'alerts' / 'kvpressure.rules.yml'}: Is a directory\n" == told
 
 
 def test_the_command_needs_to_know_where(tmp_path):

@@ -248,16 +248,18 @@ def _signals(args: argparse.Namespace) -> int:
 
 
 def _bundle_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", required=True, metavar="DIR", help="directory to write to")
+    parser.add_argument("--out", required=True, metavar="DIR", help="directory to write alerts/ and dashboards/ to")
     parser.add_argument("--config", default="", metavar="FILE", help="YAML file of the bundle's settings")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a file is not as it would be")
 
 
 def _bundle(args: argparse.Namespace) -> int:
-    from kvpressure.bundle import config as bundle_config  # noqa: PLC0415
-    from kvpressure.bundle import write  # noqa: PLC0415
-
-    out, files = Path(args.out), write.files(bundle_config.load(args.config))
+    try:
+        from kvpressure.bundle import config as bundle_config  # noqa: PLC0415
+        from kvpressure.bundle import write  # noqa: PLC0415
+    except ModuleNotFoundError as fault:
+        raise settings.ConfigError(f"{fault.name} is not installed: pip install 'kvpressure[bundle]'") from fault
+    out, files = Path(args.out), write.bundle(bundle_config.load(args.config))
     try:
         if not args.check:
             write.write(out, files)
@@ -314,7 +316,9 @@ _COMMANDS = {
     "check": _Command("Look at a vLLM once: what can be derived, what cannot, what to change.", _check_flags, _check),
     "replay": _Command("Derive the signals from a recording.", _replay_flags, _replay),
     "signals": _Command("List every signal.", _signals_flags, _signals),
-    "bundle": _Command("Write alerts, recording rules and the Alertmanager's configuration.", _bundle_flags, _bundle),
+    "bundle": _Command(
+        "Write alerts, recording rules, the Alertmanager's configuration and dashboards.", _bundle_flags, _bundle
+    ),
     "lab": _Command("Serve a stand-in for vLLM that fills a KV cache and preempts.", _lab_flags, _lab),
     "demo": _Command("Run the lab and the sidecar together, and tell what is seen.", _demo_flags, _demo),
 }

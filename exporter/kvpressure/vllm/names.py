@@ -158,6 +158,28 @@ FAMILIES: tuple[Family, ...] = (
 )
 """Everything the sampler reads; any other series is skipped without being looked at twice."""
 
+# Read by the dashboards alone: the sampler needs none of them, so no field of a reading is filled.
+MAX_TOKENS = Family("max_tokens", "histogram", (Alias("request_params_max_tokens", "seen in 0.32"),))
+PREFIX_QUERIES = Family(
+    "prefix_queries",
+    "counter",
+    (
+        Alias("prefix_cache_queries", "0.9.2+"),
+        Alias("gpu_prefix_cache_queries", "V1 0.7.3 to 0.11.2; blocks instead of tokens before 0.9.0"),
+    ),
+)
+PREFIX_HITS = Family(
+    "prefix_hits",
+    "counter",
+    (
+        Alias("prefix_cache_hits", "0.9.2+"),
+        Alias("gpu_prefix_cache_hits", "V1 0.7.3 to 0.11.2; blocks instead of tokens before 0.9.0"),
+    ),
+)
+
+DRAWN: tuple[Family, ...] = (MAX_TOKENS, PREFIX_QUERIES, PREFIX_HITS)
+"""What dashboards read from vLLM beside the above."""
+
 MODEL_LABEL = "model_name"
 ENGINE_LABEL = "engine"
 PID_LABEL = "pid"
