@@ -24,8 +24,7 @@ lint: $(VENV)/.dev ## check style and types
 	$(BIN)/mypy
 
 unit: $(VENV)/.dev tools ## run the tests and hold the coverage of the core
-	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -q -rs $(PYTEST)
+	$(BIN)/pytest -q -rs -n auto --dist loadfile --cov --cov-report= $(PYTEST)
 	$(BIN)/coverage report --skip-covered
 	$(BIN)/coverage json -q -o .cache/coverage.json
 	$(BIN)/python tests/branch_coverage.py .cache/coverage.json 95

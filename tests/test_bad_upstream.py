@@ -1,6 +1,7 @@
 """A vLLM that answers badly: what the whole sampler, with its real target, counts, exposes and logs."""
 
 import asyncio
+import re
 import socket
 import threading
 from contextlib import contextmanager
@@ -139,10 +140,10 @@ def test_a_hundred_megabytes_are_not_kept(logged):  # noqa: ARG001
 
 
 def test_a_real_exposition_has_no_problem(logged):
-    """The untouched exposition of a real vLLM 0.32 gives one engine and no word in the log."""
+    """The untouched exposition of a real vLLM 0.32 gives one engine, and the log says that it is sampled."""
     snapshot, ups = sampled([http(REAL)] * 2)
 
     assert [True, True] == ups
     assert {} == snapshot.errors
     assert 1 == len(snapshot.engines)
-    assert "" == logged.getvalue()
+    assert ["sampling vLLM"] == re.findall('msg="(.*?)"', logged.getvalue())

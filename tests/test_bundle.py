@@ -268,6 +268,22 @@ def test_the_command_takes_a_configuration(tmp_path):
     assert ">= 123" in (tmp_path / "out" / "alerts" / "kvpressure.alerts.yml").read_text()
 
 
+def test_what_another_configuration_left_behind(tmp_path):
+    """The alerts on vLLM's own series are in one place: loaded from two, they would tell everything twice."""
+    out, config = tmp_path / "mine", tmp_path / "raw.yml"
+    config.write_text("raw:\n  enabled: true\n", encoding="utf-8")
+    beside, aside = (out / "alerts" / folder / "kvpressure.raw.alerts.yml" for folder in ("", "raw"))
+    assert (0, "", "") == outcome("bundle", "--out", str(out), "--config", str(config))
+    assert (True, False) == (beside.exists(), aside.exists())
+
+    status, _, told = outcome("bundle", "--out", str(out), "--check")
+    assert status == 1
+    assert str(beside) in told
+    assert (0, "", "") == outcome("bundle", "--out", str(out))
+    assert (False, True) == (beside.exists(), aside.exists())
+    assert (0, "", "") == outcome("bundle", "--out", str(out), "--check")
+
+
 @pytest.mark.parametrize("words", [(), ("--check",)])
 def test_the_command_names_a_place_that_it_cannot_use(words, tmp_path):
     """A directory that is a file, or a file that is a directory, is named with what the system says of it."""

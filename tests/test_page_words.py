@@ -146,9 +146,9 @@ STORM = {
             "3 preemptions in the last 5 min, cache 43 % full, nothing waiting; regime onset.",
         ),
         (
-            {"verdict": "stall_elsewhere", "evidence": {"stalled_seconds": 12.0}, "seen": (streams(0.34),)},
+            {"verdict": "stall_elsewhere", "evidence": {"stalled_seconds": 12.0}, "seen": (streams(0.25),)},
             (
-                "Answers stood still for 12 s of the last 5 min, 1 in 3 paused over a second, nothing preempted, "
+                "Answers stood still for 12 s of the last 5 min, 1 in 4 paused over a second, nothing preempted, "
                 "KV-blocked 0 % of the time."
             ),
         ),

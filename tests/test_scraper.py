@@ -721,6 +721,7 @@ def test_log_lines_are_rare(logged):
     assert lines == [
         told,
         told + " held_back=59",
+        f'observe.scraper msg="sampling vLLM" url={url}',
         'observe.scraper msg="sampling works again after 70 failed samples, 70 s"',
     ]
 

@@ -138,12 +138,12 @@ def test_whole():
 
 
 def test_not_fresh():
-    """Where the last reading is old, only what was counted and the era are left."""
+    """Where the last reading is old, only what was counted, the era and the configuration are left."""
     found = snapshot({}, {"preemptions": 3.0, "kv_usage": 1.0}, fresh=False)
 
     assert (found.preemptions, found.era, found.finished) == (3.0, "V1", {"stop": 0.0})
     assert (found.regime, found.verdict, found.evidence, found.windows) == ("unknown", "unknown", None, ())
-    assert (found.kv_usage, found.running, found.kv_capacity_tokens, found.block_size) == (None, None, None, None)
+    assert (found.kv_usage, found.running, found.kv_capacity_tokens, found.block_size) == (None, None, None, 16.0)
 
 
 def test_before_the_first_reading():

@@ -166,6 +166,32 @@ def test_the_tap_before_the_log(made):
     assert verdict_with(target) == ["healthy"]
 
 
+def test_a_tap_that_few_use(made):
+    """A client or two that try the tap do not hide what the log shows of all the others."""
+    target = made(("m", "0"))
+    stream(target, 0.1, 0.2)
+    for _ in range(3):
+        stream(target, 0.1, 5.0, source="log")
+
+    assert verdict_with(target) == ["stall_elsewhere"]
+    assert [s.source for s in target.snapshot(T + 6.0).streams] == ["log", "tap"]
+    stream(target, 0.1, 0.2)
+    assert [s.source for s in target.snapshot(T + 6.0).streams] == ["tap", "log"]
+    assert verdict_with(target) == ["healthy"]
+
+
+def test_a_log_that_tells_of_no_streams(made, vllm_text):
+    """A vLLM that generates and logs no chunk was started without the flags for it: nothing can be derived."""
+    target = made(("m", "0"), sources=("log",))
+    name = ("paused_requests_ratio",)
+    assert samples(target.snapshot(T, log=LogFacts(files=1)), "kvpressure_signal_available")[name] == 1.0
+
+    target.observe(T + 1.0, vllm_text(tokens=5000), 0.01)
+    assert samples(target.snapshot(T + 1.0, log=LogFacts(files=1)), "kvpressure_signal_available")[name] == 0.0
+    stream(target, 0.1, 0.2, source="log")
+    assert samples(target.snapshot(T + 1.0, log=LogFacts(files=1)), "kvpressure_signal_available")[name] == 1.0
+
+
 def test_the_log_where_the_tap_saw_nothing(made):
     """A tap that nobody uses says nothing; the log does."""
     target = made(("m", "0"))

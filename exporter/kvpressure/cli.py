@@ -21,6 +21,9 @@ _OUTPUT_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBAD
 _REPEATABLE = {"headers": "HEADER", "addresses": "ADDRESS", "files": "FILE"}
 """Kinds of settings whose flag can be given again, with what stands for the value in the help."""
 
+_COMPLAINTS = 20
+"""Lines of a recording that are complained of one by one."""
+
 OK, PROBLEM, USAGE = 0, 1, 2
 """Exit statuses: fine; something was found or failed; the command line or the configuration is wrong."""
 
@@ -188,7 +191,10 @@ def _replay(args: argparse.Namespace) -> int:
     def complain(sentence: str) -> None:
         nonlocal complaints
         complaints += 1
-        sys.stderr.write(f"kvpressure replay: {sentence}\n")
+        if complaints <= _COMPLAINTS:
+            sys.stderr.write(f"kvpressure replay: {sentence}\n")
+        elif complaints == _COMPLAINTS + 1:
+            sys.stderr.write("kvpressure replay: and more of the kind\n")
 
     try:
         path = recording.find(args.recording)

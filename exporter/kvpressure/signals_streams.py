@@ -5,6 +5,13 @@ from kvpressure.family import Signal
 GAP_EDGES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the histograms of gaps, in seconds; the pause threshold is added where it is none of them."""
 
+TAP_SHARE = 0.5
+"""
+The tap is believed before the log where it sees at least this share of the requests that the log does.
+
+It times what it sees better; but a client or two that try it must not hide what all the others get.
+"""
+
 _UPSTREAM = "vLLM's histogram counts gaps, not requests, and knows nothing of what lies between engine and client"
 _LASTS = "counts while the pause lasts; vLLM's histogram learns of a gap when it has ended"
 

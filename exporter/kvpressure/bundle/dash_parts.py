@@ -11,7 +11,7 @@ from kvpressure.bundle import alert, grafana
 from kvpressure.bundle.config import BundleConfig
 from kvpressure.bundle.look import RANGE, RATE, Link, Look, Query, Step, override
 from kvpressure.bundle.others import ALERTS
-from kvpressure.bundle.promql import Picker
+from kvpressure.bundle.promql import Picker, tap_else_log
 from kvpressure.family import Signal
 
 # Okabe and Ito's colours, which people who are colour-blind tell apart.
@@ -274,6 +274,5 @@ def by_source(signal: Signal, factor: int = 1) -> list[Query]:
 
 
 def users(signal: Signal, window: str) -> str:
-    """One view of the same users: the tap's where there is one, else the log's."""
-    tap, log = (STREAM.one(signal, "window", window, f'source="{source}"') for source in ("tap", "log"))
-    return f"{tap}\nor\n{log}\nunless ignoring (source)\n{tap}"
+    """One view of the same users, as the alerts take it."""
+    return tap_else_log(STREAM, signal, window)

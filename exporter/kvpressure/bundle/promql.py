@@ -1,6 +1,8 @@
 """PromQL text, made of signals: no other module of the bundle spells a metric's name or a duration."""
 
+from kvpressure import signals_streams
 from kvpressure.family import Signal
+from kvpressure.signals_streams import TAP_SHARE
 from kvpressure.vllm.names import PREFIX, Family
 
 Over = float | str | None
@@ -82,3 +84,24 @@ class Picker:
         text = f"{name}{{{inner}}}" if inner else name
         text += f"[{over if isinstance(over, str) else duration(over)}]" if over is not None else ""
         return text + (f" offset {duration(offset)}" if offset is not None else "")
+
+
+def tap_else_log(pick: Picker, signal: Signal, window: str) -> str:
+    """
+    One view of the same users: the tap's, or the log's where the tap sees too few of them (``TAP_SHARE``).
+
+    Args:
+        pick: selects the exporters.
+        signal: of streams, with a label `window`.
+        window: the value of that label.
+    """
+    tap, log = (pick.one(signal, "window", window, f'source="{source}"') for source in ("tap", "log"))
+    of_tap, of_log = (_streams(pick, f'source="{source}"') for source in ("tap", "log"))
+    seen = f"{of_tap}\n>= ignoring (source)\n{number(TAP_SHARE)} * ({of_log})"
+    return f"{tap}\nor\n{log}\nunless ignoring (source)\n(\n{indent(seen)}\n)"
+
+
+def _streams(pick: Picker, matcher: str) -> str:
+    """Requests of the last five minutes and those that stream now: in a livelock nothing new begins."""
+    streamed = pick(signals_streams.REQUESTS_STREAMED, matcher, over=300.0)
+    return f"increase({streamed}) + {pick(signals_streams.REQUESTS_STREAMING, matcher)}"

@@ -52,7 +52,7 @@ class GapConfig:
     p99: float = setting(
         0.5,
         "99th percentile of the gaps, in seconds. It never finds a storm (one preemption is one gap among hundreds: "
-        "under 0.65 s in every recorded one), it finds a server that is slow for all. Set it to twice what your model "
+        "under 0.66 s in every recorded one), it finds a server that is slow for all. Set it to twice what your model "
         "does under load.",
         "number",
         low=0,

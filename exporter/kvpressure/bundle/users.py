@@ -4,14 +4,13 @@ from kvpressure import signals, signals_streams
 from kvpressure.bundle import alert, records
 from kvpressure.bundle.alert import Alert
 from kvpressure.bundle.config import BundleConfig
-from kvpressure.bundle.promql import Picker, duration, hold, indent, number
-from kvpressure.family import Signal
+from kvpressure.bundle.promql import Picker, duration, hold, indent, number, tap_else_log
 
 
 def pausing(config: BundleConfig) -> Alert:
     """Users see their answers stand still, whatever the reason, and no onset explains it."""
     own, pick = config.requests_pausing, Picker(config.select.exporter)
-    share = _tap_else_log(pick, signals_streams.PAUSED_RATIO, own.window)
+    share = tap_else_log(pick, signals_streams.PAUSED_RATIO, own.window)
     minute = pick(signals_streams.PAUSED_RATIO, 'window="1m"', over=own.still)
     still = f"max without (window) (max_over_time({minute}))"
     seen = (
@@ -39,9 +38,9 @@ def gap_high(config: BundleConfig) -> Alert:
     engine = pick.one(signals.GAP_P99, "window", own.window, 'source="engine"')
     streams = pick.one(signals.GAP_P99, "window", own.window, 'source=~"tap|log"')
     p99 = (
-        f"{_tap_else_log(pick, signals.GAP_P99, own.window)}\nor\n{engine}\nunless ignoring (source, engine)\n{streams}"
+        f"{tap_else_log(pick, signals.GAP_P99, own.window)}\nor\n{engine}\nunless ignoring (source, engine)\n{streams}"
     )
-    longest = _tap_else_log(pick, signals_streams.GAP_MAX, own.window)
+    longest = tap_else_log(pick, signals_streams.GAP_MAX, own.window)
     return Alert(
         alert.INTER_TOKEN_GAP_HIGH,
         "warning",
@@ -53,12 +52,6 @@ def gap_high(config: BundleConfig) -> Alert:
         f"between tokens, as the {{{{ $labels.source }}}} sees it: as the 99th percentile (ticket over "
         f"{number(own.p99)} s) or again and again as the longest one (over {number(own.longest)} s).",
     )
-
-
-def _tap_else_log(pick: Picker, signal: Signal, window: str) -> str:
-    """One view of the same users: the tap's where there is one, else the log's."""
-    tap, log = (pick.one(signal, "window", window, f'source="{source}"') for source in ("tap", "log"))
-    return f"{tap}\nor\n{log}\nunless ignoring (source)\n{tap}"
 
 
 def output_shift(config: BundleConfig) -> Alert:

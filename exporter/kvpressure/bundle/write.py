@@ -40,11 +40,13 @@ def bundle(config: BundleConfig) -> dict[str, str]:
 
 def write(out: Path, texts: Mapping[str, str]) -> None:
     """
-    Write every file, and the folders that it takes.
+    Write every file, and the folders that it takes, and remove one that another configuration left behind.
 
     Raises:
         OSError: one cannot be written.
     """
+    for path in _left_behind(out, texts):
+        (out / path).unlink()
     for path, text in texts.items():
         (out / path).parent.mkdir(parents=True, exist_ok=True)
         (out / path).write_bytes(text.encode())
@@ -52,12 +54,19 @@ def write(out: Path, texts: Mapping[str, str]) -> None:
 
 def stale(out: Path, texts: Mapping[str, str]) -> list[str]:
     """
-    The paths of the files that are missing, or not as they should be.
+    The paths of the files that are missing, not as they should be, or left behind by another configuration.
 
     Raises:
         OSError: one is there and cannot be read.
     """
-    return [path for path, text in texts.items() if _read(out / path) != text.encode()]
+    return [path for path, text in texts.items() if _read(out / path) != text.encode()] + _left_behind(out, texts)
+
+
+def _left_behind(out: Path, texts: Mapping[str, str]) -> list[str]:
+    """The alerts on vLLM's own series in the other of their two places: from both, they would tell everything twice."""
+    places = (f"alerts/{folder}{rules.RAW_ALERTS}.yml" for folder in ("", "raw/"))
+    header = _HEADER.encode()
+    return [path for path in places if path not in texts and (_read(out / path) or b"").startswith(header)]
 
 
 def _read(path: Path) -> bytes | None:

@@ -156,7 +156,7 @@ class Snapshot:
         cost: seconds that a sample costs vLLM (see derive/duty.py).
         interval: seconds between samples as now scheduled.
         last_good: when the last good sample was taken, in seconds since 1970.
-        streams: sorted by source, the one that sees most first, and model.
+        streams: sorted by model, and of each the observer that is believed first.
         untracked: chunks of streams that were not followed, by source.
         log: what the log observer says of itself, where there is one.
         tap: what the tap says of itself, where there is one.

@@ -148,13 +148,10 @@ class Streams:
         if name not in self._models:
             self._models[name] = _Model(name, self._edges)
 
-    def paused_ratio(self, name: str, t: float, seconds: float) -> float | None:
-        """Share of a model's requests in the `seconds` before `t` that were paused; None where none streamed."""
+    def counts(self, name: str, t: float, seconds: float) -> tuple[int, int]:
+        """Requests of a model that streamed in the `seconds` before `t`, and those of them that were paused."""
         model = self._models.get(name)
-        if model is None:
-            return None
-        streamed, paused = model.activity.counts(int(t), seconds)
-        return paused / streamed if streamed else None
+        return (0, 0) if model is None else model.activity.counts(int(t), seconds)
 
     def snapshot(self, t: float, *, whole: bool = False) -> tuple[StreamSnapshot, ...]:
         """What is known of each model at `t`, sorted; with `whole`, with a window over everything so far."""

@@ -184,9 +184,6 @@ def _gauges(moment: _Moment) -> dict[str, object]:
         "running": reading.running,
         "waiting": reading.waiting,
         "swapped": reading.swapped,
-        "block_size": reading.cache.block_size if reading.cache else None,
-        "cache_dtype": reading.cache.dtype if reading.cache else "",
-        "prefix_caching": reading.cache.prefix_caching if reading.cache else "",
     }
 
 
@@ -195,7 +192,11 @@ def _counted(moment: _Moment) -> dict[str, object]:
     state, totals = moment.state, moment.state.history.last
     counters = {name: increase.total for name, increase in state.counters.items()}
     preemptions = counters.get("preemptions")
+    cache = state.reading.cache if state.reading else None
     return {
+        "block_size": cache.block_size if cache else None,
+        "cache_dtype": cache.dtype if cache else "",
+        "prefix_caching": cache.prefix_caching if cache else "",
         "preemptions": preemptions,
         "preemptions_inferred": totals.inferred if state.can_infer else None,
         "recomputed_tokens_estimate": state.recomputed if preemptions is not None and state.resident else None,

@@ -7,16 +7,17 @@ taken to have gone on by one interval, so that nothing is counted twice and noth
 
 import dataclasses
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from kvpressure.config import Config
 from kvpressure.derive.availability import Reason, reasons, unavailable
 from kvpressure.derive.duty import Duty
-from kvpressure.derive.snapshot import Snapshot
+from kvpressure.derive.snapshot import Snapshot, StreamSnapshot
 from kvpressure.derive.state import LONGEST_WINDOW, UNOBSERVED_AFTER, EngineState
 from kvpressure.derive.streams import Streams
 from kvpressure.derive.summary import preempted, summarise
 from kvpressure.signals import CATALOGUE
+from kvpressure.signals_streams import TAP_SHARE
 from kvpressure.vllm.metrics import ExpositionReader
 from kvpressure.vllm.reading import EngineKey, ExpositionError, Taken
 from kvpressure.vllm.stream import SOURCES, LogFacts, Source, TapFacts
@@ -30,6 +31,9 @@ MAX_ENGINES = 512
 
 MAX_MODELS = 32
 """Names of models that responses bring, at most, where vLLM's metrics name none; beyond it they are `OTHER`."""
+
+UNLOGGED_TOKENS = 2000
+"""Tokens that vLLM generates without a stream in its log, after which the log is taken to tell of none."""
 
 MAX_NAME = 200
 """Characters of such a name; what is longer is cut."""
@@ -138,7 +142,7 @@ class Target:
         """
         snapshot = self.snapshot_at(t + self._offset)
         missing = snapshot.unavailable
-        if log is not None and not log.files and "tap" not in self.streams:
+        if log is not None and "tap" not in self.streams and not (log.files and self._log_tells(snapshot)):
             missing = {**missing, **dict.fromkeys(_OF_STREAMS, _NO_STREAMS)}
         return dataclasses.replace(snapshot, unavailable=missing, log=log, tap=tap)
 
@@ -173,7 +177,7 @@ class Target:
             cost=self._duty.cost if self._took is not None else None,
             interval=self.interval,
             last_good=self._last_good,
-            streams=tuple(
+            streams=_believed_first(
                 model for streams in self.streams.values() for model in streams.snapshot(t - self._offset, whole=whole)
             ),
             untracked={source: streams.untracked for source, streams in self.streams.items()},
@@ -186,7 +190,7 @@ class Target:
 
     def _paused_ratio(self, model_name: str, t: float) -> float | None:
         """
-        The share of a model's users that were paused in the verdict's window, by the observer that sees most.
+        The share of a model's users that were paused in the verdict's window, by the preferred observer.
 
         An observer does not know the engine. So where one of several preempts, what its users felt says nothing of
         the others: then this is None, and each engine is judged by its own histogram.
@@ -194,11 +198,17 @@ class Target:
         if any(key[0] == model_name and preempted(state, t) for key, state in self._states.items()):
             return None
         seconds = self._config.verdict.window
-        for streams in self.streams.values():
-            ratio = streams.paused_ratio(model_name, t - self._offset, seconds)
-            if ratio is not None:
-                return ratio
-        return None
+        counts = {
+            source: streams.counts(model_name, t - self._offset, seconds) for source, streams in self.streams.items()
+        }
+        streamed, paused = counts.get(preferred({source: seen for source, (seen, _) in counts.items()}), (0, 0))
+        return paused / streamed if streamed else None
+
+    def _log_tells(self, snapshot: Snapshot) -> bool:
+        """Whether the log tells of streams: vLLM logs them only where it was started with the flags for it."""
+        if any(streams.streamed for streams in snapshot.streams):
+            return True
+        return sum(engine.generation_tokens or 0.0 for engine in snapshot.engines) < UNLOGGED_TOKENS
 
     def _name(self, model: str) -> str:
         """The `model_name` of a stream whose response names `model`, if any: the target's only one, or a known one."""
@@ -248,3 +258,31 @@ class Target:
 
 _NO_STREAMS = ("streams",)
 _OF_STREAMS = tuple(signal.name for signal in CATALOGUE if signal.scope == "stream")
+
+
+def _believed_first(models: Iterable[StreamSnapshot]) -> tuple[StreamSnapshot, ...]:
+    """The streams of each model, sorted by its name, the observer that is believed before the other."""
+    by_name: dict[str, list[StreamSnapshot]] = {}
+    for model in models:
+        by_name.setdefault(model.model_name, []).append(model)
+    found: list[StreamSnapshot] = []
+    for _, views in sorted(by_name.items()):
+        seen = {view.source: _streamed(view) for view in views}
+        found += sorted(views, key=lambda view: view.source != preferred(seen))  # used at once
+    return tuple(found)
+
+
+def _streamed(view: StreamSnapshot) -> int:
+    """Requests of the last five minutes."""
+    return next(window.streamed for window in view.windows if window.window == "5m")
+
+
+def preferred(streamed: Mapping[Source, int]) -> Source:
+    """
+    Which observer is believed: the tap, unless it sees fewer than ``TAP_SHARE`` of the requests that the log does.
+
+    Args:
+        streamed: requests that each of them saw.
+    """
+    tap, log = streamed.get("tap", 0), streamed.get("log", 0)
+    return "log" if tap < TAP_SHARE * log else "tap"

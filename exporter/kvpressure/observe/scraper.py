@@ -73,6 +73,7 @@ class Scraper:
         self._failed_since: float | None = None
         self._failed_samples = 0
         self._failure_told = False
+        self._sampled = False
         self.tried = asyncio.Event()
         """Set once a first sample was tried, whatever came of it."""
 
@@ -128,6 +129,9 @@ class Scraper:
 
     def _note_success(self) -> None:
         """Tell the recovery where the failure was told, so that flapping fills no log either."""
+        if not self._sampled:
+            self._sampled = True
+            _log.info("sampling vLLM", extra={"fields": {"url": self._fetcher.address}})
         if self._failed_since is None:
             return
         if self._failure_told:

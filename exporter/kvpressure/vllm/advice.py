@@ -9,7 +9,10 @@ NO_SERIES = (
 )
 """For an exposition without any vllm: series. The first half is why, the second what to change."""
 
-NO_OBSERVER = "comes with the tap (--tap.listen) or vLLM's request log (--log.path)"
+NO_OBSERVER = (
+    "comes with the tap (--tap.listen) or vLLM's request log (--log.path, and vLLM with --enable-log-requests "
+    "--enable-log-outputs --enable-log-deltas --max-log-len 0)"
+)
 """For signals of streams, of which vLLM's metrics say nothing."""
 
 _FIRST_REQUEST = (

@@ -14,7 +14,7 @@ from kvpressure.signals import WINDOWS
 MAIN = "5m"
 """The window of the large number."""
 _NUMBERS, _CHARTS = words.span(dict(WINDOWS)[MAIN]), words.span(history.SECONDS)
-CAPTION = f"Numbers over the last {_NUMBERS}; charts over {_CHARTS}, each point a minute."
+CAPTION = f"Numbers over the last {_NUMBERS}; charts over {_CHARTS}, each point over a minute."
 """What the numbers of the tiles are over."""
 
 
@@ -83,6 +83,7 @@ def user_tiles(case: Case, kept: History) -> Element:
 def draw_tile(tile: Tile, kept: History) -> Element:
     """One tile."""
     chart = Chart(tile.name, kept.times, kept.points(tile.key), tile.least_top, tile.words)
+    peak = None if chart.peak is None else max(chart.peak, tile.last_minute or 0.0)
     recent = "not known now" if tile.last_minute is None else f"last minute {tile.words(tile.last_minute)}"
     return el(
         "li",
@@ -90,7 +91,7 @@ def draw_tile(tile: Tile, kept: History) -> Element:
         el("p", _value(tile), class_="value"),
         el("p", tile.unit, class_="unit"),
         draw(chart),
-        el("p", recent if chart.peak is None else f"{recent}, peak {tile.words(chart.peak)}", class_="note"),
+        el("p", recent if peak is None else f"{recent}, peak {tile.words(peak)}", class_="note"),
         el("p", tile.note, class_="note") if tile.note else None,
         class_="tile",
     )
@@ -148,9 +149,8 @@ def _of_engine(case: Case) -> Iterator[Tile]:
 
 
 def _seen(case: Case) -> StreamSnapshot | None:
-    """The source that sees most, of those that saw any stream; else the first one."""
-    saw = (streams for streams in case.streams if streams.streamed)
-    return next(saw, None) or next(iter(case.streams), None)
+    """The source that is believed, of those that saw any stream; None where vLLM's histogram has to do."""
+    return next((streams for streams in case.streams if streams.streamed), None)
 
 
 def _of_streams(case: Case, streams: StreamSnapshot) -> Iterator[Tile]:

@@ -8,7 +8,7 @@ UNKNOWN = "\N{EN DASH}"
 
 _SPACE = "\N{NO-BREAK SPACE}"  # a number and its unit stay together
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
-_ONE_IN = 0.4  # above it, "1 in 2" would hide too much
+_ONE_IN = 0.3  # above it, "1 in 3" and "1 in 2" would hide too much
 
 
 def count(value: float | None) -> str:
