@@ -1,11 +1,7 @@
 """The web server: the metrics, a state in JSON for people and tools, the page, and the two probes."""
 
-import errno
 import json
 import logging
-import os
-import socket
-import ssl
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -15,8 +11,8 @@ from kvpressure.derive.snapshot import Snapshot
 from kvpressure.expose import webconfig
 from kvpressure.expose.auth import BasicAuth
 from kvpressure.expose.page import routes
+from kvpressure.listening import listen
 from kvpressure.log import RateLimitedLog
-from kvpressure.settings import ConfigError, shown, split_address
 
 MetricsSource = Callable[[str], tuple[bytes, str]]
 """Accept header -> body and its content type."""
@@ -119,30 +115,12 @@ async def serve(app: web.Application, config: Config) -> web.AppRunner:
     tls = app[_TLS].context if _TLS in app else None
     try:
         for address in config.web.listen_address:
-            await _listen(runner, address, tls)
+            await listen(runner, address, "web.listen-address", tls)
+            _log.info("listening", extra={"fields": {"address": address, "tls": tls is not None}})
     except BaseException:
         await runner.cleanup()
         raise
     return runner
-
-
-async def _listen(runner: web.AppRunner, address: str, tls: ssl.SSLContext | None) -> None:
-    host, port = split_address(address)
-    try:
-        try:
-            await web.TCPSite(runner, host or None, port, ssl_context=tls).start()
-        except OSError as fault:
-            # Every interface, in a pod whose IPv6 is switched off.
-            if host or fault.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                raise
-            await web.TCPSite(runner, "0.0.0.0", port, ssl_context=tls).start()  # noqa: S104  # as configured
-    except socket.gaierror as fault:
-        raise ConfigError(f"web.listen-address: the host of {shown(address)} cannot be resolved") from fault
-    except OSError as fault:
-        # From 3.13 on asyncio gives no number where no address of the host can be assigned.
-        why = os.strerror(fault.errno or errno.EADDRNOTAVAIL).lower()
-        raise ConfigError(f"web.listen-address: cannot listen on {shown(address)}: {why}") from fault
-    _log.info("listening", extra={"fields": {"address": address, "tls": tls is not None}})
 
 
 async def _get_metrics(request: web.Request) -> web.Response:

@@ -8,17 +8,15 @@ Whatever fails in observing is counted, and the bytes go on.
 """
 
 import asyncio
-import errno
 import logging
-import os
 import resource
-import socket
 from collections.abc import Callable
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from kvpressure.config import TapConfig
+from kvpressure.listening import listen
 from kvpressure.log import RateLimitedLog
 from kvpressure.observe import tap_http, tunnel
 from kvpressure.observe.tap_exchange import Around, Exchange, Outcome
@@ -26,7 +24,6 @@ from kvpressure.observe.tap_pool import Pool, explain
 from kvpressure.observe.tap_refusals import Refusal
 from kvpressure.observe.tap_server import Client, Passed, Server
 from kvpressure.observe.tap_watch import Counts, Observer
-from kvpressure.settings import ConfigError, shown, split_address
 from kvpressure.vllm.stream import StreamSink, TapFacts
 
 _BEAT = 0.25  # seconds between two times that the sink hears that it has all events
@@ -86,7 +83,8 @@ class Tap:
         await self._runner.setup()
         try:
             for address in self._config.listen:
-                await _listen(self._runner, address)
+                await listen(self._runner, address, "tap.listen", backlog=_BACKLOG)
+                _log.info("tapping", extra={"fields": {"address": address}})
         except BaseException:
             await self.close(0.0)
             raise
@@ -238,22 +236,3 @@ def connection_places(wanted: int) -> int:
             extra={"fields": {"open_files": files, "requests": places}},
         )
     return places
-
-
-async def _listen(runner: web.ServerRunner, address: str) -> None:
-    host, port = split_address(address)
-    try:
-        try:
-            await web.TCPSite(runner, host or None, port, backlog=_BACKLOG).start()
-        except OSError as fault:
-            # Every interface, in a pod whose IPv6 is switched off.
-            if host or fault.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                raise
-            await web.TCPSite(runner, "0.0.0.0", port, backlog=_BACKLOG).start()  # noqa: S104  # as configured
-    except socket.gaierror as fault:
-        raise ConfigError(f"tap.listen: the host of {shown(address)} cannot be resolved") from fault
-    except OSError as fault:
-        # From 3.13 on asyncio gives no number where no address of the host can be assigned.
-        why = os.strerror(fault.errno or errno.EADDRNOTAVAIL).lower()
-        raise ConfigError(f"tap.listen: cannot listen on {shown(address)}: {why}") from fault
-    _log.info("the tap listens", extra={"fields": {"address": address}})
