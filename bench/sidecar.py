@@ -1,10 +1,6 @@
 """The whole sidecar as a process: `kvpressure serve` samples a stand-in for vLLM and is scraped as by Prometheus."""
 
-import contextlib
 import gzip
-import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -14,6 +10,7 @@ from dataclasses import dataclass
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from bench.exposition import LONG_MODEL, Fleet
+from bench.launch import first_line, free_port, interpreter, wait_ready
 from bench.proc import MIB, cpu_seconds, imports_memory, memory
 from bench.results import Row
 
@@ -27,7 +24,6 @@ BARE = "aiohttp, prometheus_client, yaml"
 _WARM_UP = 10.0
 _SCRAPE_EVERY = 15.0
 _SCRAPES = 2
-_START_WITHIN = 20.0
 # As Prometheus 3 asks.
 _HEADERS = {
     "Accept": "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
@@ -62,13 +58,13 @@ def watch(engines: int) -> Watched:
         RuntimeError: it did not start, or did not do its work.
     """
     seconds = _WARM_UP + _SCRAPES * _SCRAPE_EVERY
-    with _process("-m", "bench.standin", str(engines), str(int(seconds) + 5)) as standin:
-        upstream = f"http://127.0.0.1:{_first_line(standin)}/metrics"
-        listen = f"127.0.0.1:{_free_port()}"
-        with _process(
+    with interpreter("-m", "bench.standin", str(engines), str(int(seconds) + 5)) as standin:
+        upstream = f"http://127.0.0.1:{first_line(standin)}/metrics"
+        listen = f"127.0.0.1:{free_port()}"
+        with interpreter(
             "-m", "kvpressure", "serve", "--vllm.url", upstream, "--web.listen-address", listen, "--log.level", "warn"
         ) as sidecar:
-            _wait_ready(f"http://{listen}/-/ready")
+            wait_ready(f"http://{listen}/-/ready")
             time.sleep(_WARM_UP)
             before = _scrape(listen)
             start, cpu = time.monotonic(), cpu_seconds(sidecar.pid)
@@ -118,39 +114,6 @@ def _rows(watched: Watched, bare: int) -> Iterator[Row]:
         resident < MEMORY_GOAL,
         {"bytes": watched.memory, "bare_bytes": bare},
     )
-
-
-@contextlib.contextmanager
-def _process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A fresh interpreter, gone at the end."""
-    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=10)
-
-
-def _first_line(process: subprocess.Popen[str]) -> str:
-    line = process.stdout.readline().strip() if process.stdout else ""
-    if not line:
-        raise RuntimeError("the stand-in for vLLM did not start")
-    return line
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait_ready(url: str) -> None:
-    deadline = time.monotonic() + _START_WITHIN
-    while time.monotonic() < deadline:
-        with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(url, timeout=1):  # noqa: S310  # our own
-            return
-        time.sleep(0.1)
-    raise RuntimeError("kvpressure serve did not get ready")
 
 
 def _scrape(listen: str) -> dict[str, float]:

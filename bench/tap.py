@@ -15,12 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench.launch import first_line, free_port, interpreter, wait_ready
 from bench.measure import Spread, ratio
 from bench.proc import MIB, cpu_seconds, memory
 from bench.results import Row
@@ -78,8 +77,8 @@ class Seen:
 
 def run() -> list[Row]:
     """All of it, in one run."""
-    with _process("-m", "bench.tap_load", "source") as source:
-        upstream = int(_line(source))
+    with interpreter("-m", "bench.tap_load", "source") as source:
+        upstream = int(first_line(source))
         rows: list[Row] = []
         with _tap(upstream) as tap, _nginx(upstream) as nginx:
             ways = {"direct": Proxy(upstream), "tap": tap} | ({"nginx": nginx} if nginx else {})
@@ -105,13 +104,13 @@ def _once(way: Proxy, streams: int, seconds: int) -> Seen:
         RuntimeError: chunks are missing.
     """
     chunks = _RATE * seconds
-    with _process("-m", "bench.tap_load", "client", str(way.port), str(streams), str(_RATE), str(chunks)) as client:
-        _line(client)
+    with interpreter("-m", "bench.tap_load", "client", str(way.port), str(streams), str(_RATE), str(chunks)) as client:
+        first_line(client)
         time.sleep(_SETTLE)
         began, cpu = time.monotonic(), cpu_seconds(way.pid) if way.pid else 0.0
         time.sleep(seconds - 2 * _SETTLE)
         spent, taken = time.monotonic() - began, (cpu_seconds(way.pid) if way.pid else 0.0) - cpu
-        told = json.loads(_line(client))
+        told = json.loads(first_line(client))
     if told["chunks"] != streams * chunks:
         raise RuntimeError(f"{streams * chunks - told['chunks']} chunks are missing")
     return Seen(told["p50"], told["p99"], taken / (spent * streams * _RATE))
@@ -158,12 +157,12 @@ def _carried(cpu: list[float]) -> str:
 
 def _sidecar(upstream: int) -> Iterator[Row]:
     """`kvpressure serve` with a tap, which samples one engine beside it."""
-    listen, web = (f"127.0.0.1:{_free_port()}" for _ in range(2))
-    with _process("-m", "bench.standin", "1", str(_SIDECAR_SECONDS)) as standin:
-        flags = ["--vllm.url", f"http://127.0.0.1:{_line(standin)}/metrics", "--web.listen-address", web]
+    listen, web = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    with interpreter("-m", "bench.standin", "1", str(_SIDECAR_SECONDS)) as standin:
+        flags = ["--vllm.url", f"http://127.0.0.1:{first_line(standin)}/metrics", "--web.listen-address", web]
         flags += ["--tap.listen", listen, "--tap.upstream", f"http://127.0.0.1:{upstream}", "--log.level", "warn"]
-        with _process("-m", "kvpressure", "serve", *flags) as sidecar:
-            _wait_ready(f"http://{web}/-/ready")
+        with interpreter("-m", "kvpressure", "serve", *flags) as sidecar:
+            wait_ready(f"http://{web}/-/ready")
             seen = _once(Proxy(int(listen.rpartition(":")[2]), sidecar.pid), _QUIET, _SIDECAR_SECONDS)
             used = memory(sidecar.pid)
     share = seen.cpu * _QUIET * _RATE
@@ -189,8 +188,8 @@ def _sidecar(upstream: int) -> Iterator[Row]:
 
 @contextlib.contextmanager
 def _tap(upstream: int) -> Iterator[Proxy]:
-    with _process("-m", "bench.tap_load", "tap", str(upstream)) as process:
-        yield Proxy(int(_line(process)), process.pid)
+    with interpreter("-m", "bench.tap_load", "tap", str(upstream)) as process:
+        yield Proxy(int(first_line(process)), process.pid)
 
 
 @contextlib.contextmanager
@@ -201,7 +200,7 @@ def _nginx(upstream: int) -> Iterator[Proxy | None]:
         print("there is no nginx to compare the tap with", file=sys.stderr)
         yield None
         return
-    port = _free_port()
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         # Its worker is another user.
         Path(folder).chmod(0o755)
@@ -236,30 +235,6 @@ def _find_nginx() -> Path | None:
     return program if program.exists() else None
 
 
-@contextlib.contextmanager
-def _process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A fresh interpreter, gone at the end."""
-    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=15)
-
-
-def _line(process: subprocess.Popen[str]) -> str:
-    line = process.stdout.readline().strip() if process.stdout else ""
-    if not line:
-        raise RuntimeError("a process of the benchmark did not do its work")
-    return line
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _wait_listening(port: int) -> None:
     deadline = time.monotonic() + _START_WITHIN
     while time.monotonic() < deadline:
@@ -267,12 +242,3 @@ def _wait_listening(port: int) -> None:
             return
         time.sleep(0.05)
     raise RuntimeError("nginx did not start")
-
-
-def _wait_ready(url: str) -> None:
-    deadline = time.monotonic() + _START_WITHIN
-    while time.monotonic() < deadline:
-        with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(url, timeout=1):  # noqa: S310  # our own
-            return
-        time.sleep(0.1)
-    raise RuntimeError("kvpressure serve did not get ready")

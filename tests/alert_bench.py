@@ -11,7 +11,7 @@ from pathlib import Path
 from kvpressure import tables
 
 ROOT = Path(__file__).parents[1]
-BENCH = ROOT.parent / "shared" / "alert_bench" / "bench.py"
+BENCH = ROOT / "tests" / "fixtures" / "alert_bench" / "bench.py"
 RULES = [ROOT / "alerts" / "kvpressure.rules.yml", ROOT / "alerts" / "kvpressure.alerts.yml"]
 RAW_RULES = [ROOT / "alerts" / "raw" / "kvpressure.raw.alerts.yml"]
 REPLAY = f"{sys.executable} -m kvpressure replay --step 15"

@@ -106,6 +106,5 @@ if __name__ == "__main__":
     README.write_text(readme(README.read_text(encoding="utf-8")), encoding="utf-8")
     write.write(ROOT, write.bundle(bundle.BundleConfig()))
     page = alerts_readme(ALERTS_README.read_text(encoding="utf-8"))
-    if alert_bench.BENCH.exists():
-        page = alerts_bench(page, alert_bench.run())
+    page = alerts_bench(page, alert_bench.run())
     ALERTS_README.write_text(page, encoding="utf-8")

@@ -185,15 +185,12 @@ def test_what_was_recorded_once_pages_nobody(name, recorded, tmp_path):
     assert {} == judged(once(recorded(name), 25), tmp_path)
 
 
-STREAMS = alert_bench.ROOT.parent / "shared" / "recordings"
+STREAMS = alert_bench.ROOT / "tests" / "fixtures" / "recordings"
 
 
 def streams_of(name):
-    """The file of what users saw in a recording, else a skip."""
-    path = STREAMS / name / "streams.jsonl.gz"
-    if not path.exists():
-        pytest.skip("what the users of the recordings saw is not beside the checkout")
-    return path
+    """The file of what users saw in a recording."""
+    return STREAMS / name / "streams.jsonl.gz"
 
 
 @pytest.mark.parametrize("name", ["arm_roomy", "arm_tight_2x3", "compute_stall"])

@@ -13,7 +13,7 @@ from commands import free_port, kvpressure
 
 FIXTURES = Path(__file__).parent / "fixtures"
 REAL = (FIXTURES / "lab" / "vllm-0.32.0.prom").read_text(encoding="utf-8")
-SHARED = Path(__file__).parents[2] / "shared" / "recordings"
+EXPOSITIONS = Path(__file__).parent / "fixtures" / "expositions"
 NOSTATS = (
     "# HELP python_info Python platform information\n# TYPE python_info gauge\n"
     'python_info{implementation="CPython",major="3",minor="12"} 1.0\n'
@@ -83,10 +83,9 @@ def test_no_statistics():
     assert "  * restart vLLM without --disable-log-stats" in said.stdout
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="there are no recordings beside the checkout")
 def test_no_statistics_of_a_real_server():
     """The same on the exposition of a real vLLM that was started with --disable-log-stats."""
-    body = gzip.decompress((SHARED / "versions" / "0.32.0-nostats" / "metrics-during.prom.gz").read_bytes()).decode()
+    body = gzip.decompress((EXPOSITIONS / "vllm-0.32.0-nostats.prom.gz").read_bytes()).decode()
 
     with vllm(body) as (url, _):
         said = kvpressure("check", url)

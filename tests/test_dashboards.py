@@ -21,7 +21,9 @@ from kvpressure.signals import CATALOGUE
 
 DASHBOARDS = generate.ROOT / "dashboards"
 # Grafana's own (grafana/grafana-foundation-sdk, Apache-2.0), unchanged.
-SCHEMA = json.loads((Path(__file__).parent / "fixtures" / "grafana-dashboard.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads(
+    (Path(__file__).parent / "fixtures" / "schemas" / "grafana-dashboard.schema.json").read_text(encoding="utf-8")
+)
 
 
 # --- what Grafana accepts ---------------------------------------------------------------------------------------------

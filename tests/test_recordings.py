@@ -20,7 +20,7 @@ from kvpressure.expose.families import exposition
 from kvpressure.recording import Row
 
 CONFIG = Config()
-TRACES = Path(__file__).parents[2] / "shared" / "alert_bench" / "traces.py"
+TRACES = Path(__file__).parent / "fixtures" / "alert_bench" / "traces.py"
 
 
 def replayed(rows):

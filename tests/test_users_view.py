@@ -13,8 +13,8 @@ from kvpressure.config import Config, StreamConfig
 from kvpressure.derive.streams import Streams
 from kvpressure.vllm.logs import LogReader
 
-FOLDER = Path(__file__).parents[2] / "shared" / "recordings" / "chat_cri"
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="there is no recording chat_cri beside the checkout")
+FIXTURES = Path(__file__).parent / "fixtures"
+FOLDER = FIXTURES / "recordings" / "chat_cri"
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_gaps_are_near_those_of_the_clients(longest, seen):
 
 def test_lines_without_a_time_measure_nothing():
     """Lines that are stamped to the second cannot be timed afterwards, and a replay says so instead of guessing."""
-    log = FOLDER.parent / "chat_deltas" / "server.log.gz"
+    log = FIXTURES / "logs" / "text-0.28.0.log"
 
     assert replay.untimed(recording.blocks(log, pytest.fail))
     assert not replay.untimed(recording.blocks(FOLDER / "server.log.gz", pytest.fail))

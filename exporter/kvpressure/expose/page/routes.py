@@ -99,16 +99,15 @@ async def _get_events(request: web.Request) -> web.StreamResponse:
     # X-Accel-Buffering: a proxy in front must not collect the events.
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
     try:
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-        await response.prepare(request)
-        await response.write(RETRY)
-        for _ in range(MAX_EVENTS):
-            message = await listener.next()
-            if message is None:
-                break
-            await response.write(message)
-    except (ConnectionError, ClientError):
-        pass  # whoever looked has gone
+        with contextlib.suppress(ConnectionError, ClientError):  # whoever looked may go at any moment
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+            await response.prepare(request)
+            await response.write(RETRY)
+            for _ in range(MAX_EVENTS):
+                message = await listener.next()
+                if message is None:
+                    break
+                await response.write(message)
     finally:
         request.app[_LIVE].leave(listener)
     return response
