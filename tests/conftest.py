@@ -40,6 +40,7 @@ class Authority:
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
         )
+        files[1].chmod(0o600)
         return str(files[0]), str(files[1])
 
     def _build(self, subject, key, hosts, *, authority):

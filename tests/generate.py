@@ -2,7 +2,7 @@
 Write the files that are generated and committed: ``make generate``. Tests fail where one of them is stale.
 
 Generated: the golden exposition; the parts of the README, and of that of the alerts, between `<!-- generated: NAME -->`
-and `<!-- end -->`; and the default bundle below alerts/ and dashboards/.
+and `<!-- end -->`; and the default bundle below alerts/, dashboards/ and deploy/.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import alert_bench
+import helm_help
 
 from kvpressure import config, recording, replay, tables
 from kvpressure.bundle import alerts, example, write
@@ -108,3 +109,6 @@ if __name__ == "__main__":
     page = alerts_readme(ALERTS_README.read_text(encoding="utf-8"))
     page = alerts_bench(page, alert_bench.run())
     ALERTS_README.write_text(page, encoding="utf-8")
+    helm_help.SCHEMA.write_text(helm_help.schema(helm_help.SCHEMA.read_text(encoding="utf-8")), encoding="utf-8")
+    helm = helm_help.README.read_text(encoding="utf-8")
+    helm_help.README.write_text(_filled(helm, {"values": helm_help.values_table()}), encoding="utf-8")

@@ -24,6 +24,7 @@ EMPTY = {
         "V0: swap space in use": "the lab is a vLLM of today",
     },
     "kvpressure-exporter": {
+        "Samples per second, and errors by reason C": "the web port refused nobody",
         "Responses, refusals and broken answers B": "the tap refused nobody",
         "What the tap could not time A": "every stream could be timed",
         "Files followed, errors by reason B": "the log had no fault",

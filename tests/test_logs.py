@@ -52,6 +52,7 @@ def gateway(**fields):
         ("docker-json.log", {"start": 4, "token": 18}),
         ("json-0.32.0.log", {"start": 4, "token": 40}),
         ("json-env-0.32.0.log", {"start": 7, "token": 30, "end": 3}),
+        ("stamped-0.32.0.log", {"start": 2, "token": 117, "last": 2, "end": 2}),
         ("gateway.jsonl", {"start": 1, "token": 2, "last": 1, "abort": 1, "end": 1}),
     ],
 )
@@ -321,9 +322,8 @@ def test_messages(message, expected):
 )
 def test_what_precedes_a_header(before):
     """Names of processes, colours and VLLM_LOGGING_PREFIX may stand before a header."""
-    header = b"INFO 11-30 07:16:32 [x.py:1] "
-
-    assert says(delta(head=b""), before + header) == [("token", b"r1")]
+    for header in (b"INFO 11-30 07:16:32 [x.py:1] ", b"INFO [x.py:1] "):
+        assert says(delta(head=b""), before + header) == [("token", b"r1")]
 
 
 @pytest.mark.parametrize(
@@ -340,6 +340,8 @@ def test_what_precedes_a_header(before):
 )
 def test_a_header_in_text(before):
     """What a program prints of a user is no line of vLLM, though it holds one."""
+    forged = b"INFO [x.py:1] " + delta(head=b"")
+    assert says(forged, before) == []
     forged = b"INFO 11-30 07:16:32 [x.py:1] " + delta(head=b"")
 
     for frame in (b"", b"2026-11-30T07:16:32.5Z stdout F "):

@@ -1,8 +1,12 @@
 """The whole sidecar as a process, beside the lab as another."""
 
 import json
+import os
+import re
 import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from commands import free_port, get, kvpressure, running, wait_for
@@ -193,3 +197,42 @@ def test_any_accept_header_gets_metrics(accept):
 
     assert isinstance(body, bytes)
     assert content_type.startswith(("text/plain", "application/openmetrics-text"))
+
+
+def test_a_stop_while_it_starts_as_process_1():
+    """The kernel drops what process 1 does not handle; SIGTERM during the imports still ends it, as if well."""
+    command = [
+        "unshare",
+        "--pid",
+        "--fork",
+        sys.executable,
+        "-m",
+        "kvpressure",
+        "serve",
+        "--vllm.url",
+        "http://127.0.0.1:9/metrics",
+    ]
+    port = free_port()
+    with subprocess.Popen([*command, "--web.listen-address", f"127.0.0.1:{port}"], stderr=subprocess.PIPE) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        wait_for(lambda: process.poll() is not None or children.read_text(encoding="ascii"), 10)
+        if process.poll() is not None:
+            pytest.skip("this machine does not let a process have its own numbers: unshare --pid --fork fails")
+        child = int(children.read_text(encoding="ascii"))
+        maps = Path(f"/proc/{child}/maps")
+        loaded = ""
+        try:
+            while not _handles(child, signal.SIGTERM):
+                # Before what takes long, which is aiohttp.
+                assert "aiohttp" not in loaded
+                loaded = maps.read_text(encoding="utf-8")
+            os.kill(child, signal.SIGTERM)
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
+
+
+def _handles(pid, number):
+    """Whether a process has a handler for a signal."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return bool(int(re.search(r"SigCgt:\s*([0-9a-f]+)", status)[1], 16) & 1 << (number - 1))

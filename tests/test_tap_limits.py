@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import resource
 
 import pytest
 from taps import POST, in_loop, read_answer, says, tapped, until
 
 from kvpressure.observe import tap as module
+from kvpressure.observe import tap_server
 from kvpressure.observe.tap import connection_places
 
 
@@ -53,7 +55,7 @@ async def test_a_thousand_headers_pass_both_ways():
 @in_loop
 async def test_more_connections_than_file_descriptors_allow(monkeypatch):
     """They are closed at once and counted, and those that are there go on; a place that is free is taken again."""
-    monkeypatch.setattr(module, "connection_places", lambda _wanted: 2)
+    monkeypatch.setattr(module, "connection_places", lambda *_: 2)
     async with tapped(says()) as it:
         first, second = [await it.connect() for _ in range(2)]
         await asyncio.sleep(0.05)
@@ -65,8 +67,54 @@ async def test_more_connections_than_file_descriptors_allow(monkeypatch):
         assert b"200 OK" in await read_answer(first[0])
         second[1].close()
         await second[1].wait_closed()
-        await until(lambda: len(it.tap._server._taken) == 1)
+        await until(lambda: len(it.tap._server.places) == 1)
         assert b"200 OK" in await it.ask(POST)
+
+
+@in_loop
+async def test_a_connection_that_waits_makes_room(monkeypatch):
+    """The one that has waited longest for a request is closed for one that comes; one with a request on it never is."""
+    monkeypatch.setattr(module, "connection_places", lambda *_: 2)
+    monkeypatch.setattr(tap_server, "_PATIENCE", dataclasses.replace(tap_server._PATIENCE, grace=0.0))
+    go = asyncio.Event()
+
+    async def respond(call):
+        await go.wait()
+        await says()(call)
+
+    async with tapped(respond) as it:
+        busy, idle = [await it.connect() for _ in range(2)]
+        busy[1].write(POST)
+        await until(lambda: it.facts.open == 1)
+        comes = await it.connect(it.port)
+        comes[1].write(POST)
+        await until(lambda: it.facts.open == 2)
+        with contextlib.suppress(ConnectionResetError):
+            assert await idle[0].read() == b""
+        with contextlib.suppress(ConnectionResetError):
+            assert await (await it.connect())[0].read() == b""
+        go.set()
+        for reader, _ in (busy, comes):
+            assert b"200 OK" in await read_answer(reader)
+        assert it.facts.refused == {"connections": 2}
+
+
+@in_loop
+async def test_a_head_that_does_not_come(monkeypatch):
+    """It loses its place, and takes none from a body or an answer that is slow."""
+    monkeypatch.setattr(tap_server, "_PATIENCE", dataclasses.replace(tap_server._PATIENCE, head=0.3))
+    async with tapped(says()) as it:
+        slow, body = [await it.connect() for _ in range(2)]
+        body[1].write(b"POST / HTTP/1.1\r\nHost: vllm\r\nContent-Length: 8\r\n\r\n")
+        slow[1].write(b"POST / HTTP/1.1\r\nX: ")
+        for _ in range(8):
+            await asyncio.sleep(0.1)
+            body[1].write(b"x")
+            slow[1].write(b"x")
+        assert b"200 OK" in await read_answer(body[0])
+        with contextlib.suppress(ConnectionError):
+            assert await slow[0].read() == b""
+        assert len(it.upstream.calls) == 1
 
 
 def test_places_leave_room_for_others(monkeypatch):
@@ -77,6 +125,7 @@ def test_places_leave_room_for_others(monkeypatch):
 
     assert connection_places(100) == (4096 - 128) // 2
     assert limits == [4096, 4096]
+    assert connection_places(100, 256) == (4096 - 128 - 256) // 2
 
 
 def test_too_few_places_are_told(monkeypatch, logged):

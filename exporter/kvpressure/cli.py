@@ -9,6 +9,7 @@ import dataclasses
 import errno
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,6 +31,9 @@ OK, PROBLEM, USAGE = 0, 1, 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit status."""
+    if os.getpid() == 1:
+        # In a container: the kernel drops a signal that process 1 does not handle yet, and imports take a moment.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(OK))
     words = list(sys.argv[1:] if argv is None else argv)
     if sys.stdout is None:
         # Started with its output closed.
@@ -254,7 +258,7 @@ def _signals(args: argparse.Namespace) -> int:
 
 
 def _bundle_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", required=True, metavar="DIR", help="directory to write alerts/ and dashboards/ to")
+    parser.add_argument("--out", required=True, metavar="DIR", help="write alerts/, dashboards/ and deploy/ below it")
     parser.add_argument("--config", default="", metavar="FILE", help="YAML file of the bundle's settings")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a file is not as it would be")
 

@@ -115,10 +115,17 @@ class TapConfig:
     connect_timeout: float = setting(
         5.0, "Answer 502 where the upstream takes no connection for this long.", "duration", low=0.1, high=300
     )
+    stop_delay: float = setting(
+        0.0,
+        "At a stop, keep accepting for this long before anything else. For an ordinary container, which is told to "
+        "stop while its Service still leads to it; a native sidecar needs none.",
+        "duration",
+        high=3600,
+    )
     drain_timeout: float = setting(
         25.0,
-        "At a stop, let streams that pass through come to their end for this long. Keep it under the pod's "
-        "terminationGracePeriodSeconds.",
+        "At a stop, let streams that pass through come to their end for this long. Keep it, with tap.stop-delay, "
+        "under the pod's terminationGracePeriodSeconds.",
         "duration",
         high=3600,
     )
@@ -183,6 +190,17 @@ class WebConfig:
 
     listen_address: tuple[str, ...] = setting((":10938",), "Address to listen on; repeatable.", "addresses")
     telemetry_path: str = setting("/metrics", "Path of the metrics.", "path")
+    max_requests: int = setting(
+        40, "Answers that may wait for their clients to read them; requests beyond that get 503.", "count", low=1
+    )
+    max_connections: int = setting(
+        256,
+        "Connections at a time. For one more, that which has waited longest for a request is closed. The limit of open "
+        "files may allow fewer.",
+        "count",
+        low=8,
+        high=4096,
+    )
     config_file: str = setting(
         "", "TLS and basic auth, in exporter-toolkit's web configuration format.", "file", name="config.file"
     )

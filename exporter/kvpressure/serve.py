@@ -10,16 +10,18 @@ from collections.abc import Coroutine
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from kvpressure import __version__, files, log
-from kvpressure.config import Config, settings
+from kvpressure.config import Config, TapConfig, settings
 from kvpressure.derive.snapshot import Snapshot, StreamSnapshot
 from kvpressure.derive.target import Target
-from kvpressure.expose import server
+from kvpressure.expose import guard, server
 from kvpressure.expose.families import SnapshotCollector, render
 from kvpressure.observe.logtail import LogTail
 from kvpressure.observe.scraper import Scraper
 from kvpressure.observe.tap import Tap
 from kvpressure.settings import ConfigError
 from kvpressure.vllm.stream import Source
+
+_LAST_LINES = 4.0  # seconds; with the 25 s of the tap they stay under the 30 s that a pod has by default
 
 _log = logging.getLogger(__name__)
 
@@ -71,13 +73,15 @@ def sources_of(config: Config) -> tuple[Source, ...]:
 async def _run(config: Config) -> None:
     target = Target(config, sources=sources_of(config))
     scraper = Scraper(config.vllm, target)
-    tap = Tap(config.tap, target.streams["tap"], scraper.now) if config.tap.listen else None
+    elsewhere = guard.places(config.web.max_connections)
+    tap = Tap(config.tap, target.streams["tap"], scraper.now, elsewhere) if config.tap.listen else None
     tail = LogTail(config.log.path, target.streams["log"], scraper.now) if config.log.path else None
 
     def snapshot() -> Snapshot:
-        return target.snapshot(
+        seen = target.snapshot(
             scraper.now(), log=tail.facts() if tail is not None else None, tap=tap.facts() if tap is not None else None
         )
+        return dataclasses.replace(seen, refused=server.refused(app))
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SnapshotCollector(snapshot))
@@ -95,14 +99,19 @@ async def _run(config: Config) -> None:
     # What exists now lives until the end: the collector need not look at it again.
     gc.collect()
     gc.freeze()
-    running = [asyncio.create_task(scraper.run())]
-    if tail is not None:
-        running.append(asyncio.create_task(_follow(tail, scraper)))
+    running: list[asyncio.Task[None]] = [asyncio.create_task(scraper.run())]
+    follow = asyncio.create_task(_follow(tail, scraper)) if tail is not None else None
+    if follow is not None:
+        running.append(follow)
     try:
         await signals.stop.wait()
         _log.info("stopping")
+        # Until both have come to their end, sampler and server go on: a scrape sees what happens meanwhile. Then nobody
+        # waits for one more scrape: it may be a minute away, and the end of the pod waits for this process.
         if tap is not None:
-            await signals.unless_hurried(tap.close(config.tap.drain_timeout))
+            await signals.unless_hurried(_end_streams(tap, config.tap))
+        if tail is not None and follow is not None and scraper.tried.is_set():
+            await signals.unless_hurried(_read_to_end(tail, follow))
     finally:
         if tap is not None:
             await tap.close(0.0)
@@ -110,12 +119,38 @@ async def _run(config: Config) -> None:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await runner.cleanup()
+    _log.info("stopped", extra={"fields": _counted(snapshot())})
 
 
 async def _follow(tail: LogTail, scraper: Scraper) -> None:
     """Follow the log from the first sample on: before it, nobody knows whose streams they are."""
     await scraper.tried.wait()
     await tail.run()
+
+
+async def _end_streams(tap: Tap, config: TapConfig) -> None:
+    """Let what passes through the tap come to its end."""
+    # An ordinary container is told to stop while clients still learn that its pod is leaving.
+    await asyncio.sleep(config.stop_delay)
+    await tap.close(config.drain_timeout)
+
+
+async def _read_to_end(tail: LogTail, follow: asyncio.Task[None]) -> None:
+    """Read what vLLM has written until now: as a native sidecar, this process is told to stop when vLLM has ended."""
+    tail.finish()
+    _, unfinished = await asyncio.wait((follow,), timeout=_LAST_LINES)
+    if unfinished:
+        _log.warning("log.path: what vLLM wrote last was not read to its end in time")
+
+
+def _counted(snapshot: Snapshot) -> dict[str, int]:
+    """How much was observed, for the last line of the log."""
+    counted = {"samples": snapshot.samples}
+    if snapshot.tap is not None:
+        counted["responses"] = sum(snapshot.tap.responses.values())
+    if snapshot.log is not None:
+        counted |= {"log_lines": snapshot.log.lines, "log_lines_dropped": snapshot.log.dropped}
+    return counted
 
 
 class _Signals:

@@ -77,6 +77,16 @@ BUILD_INFO = Signal(
     labels=("version", "pythonversion"),
     scope="exporter",
 )
+WEB_REFUSED = Signal(
+    "web_refused_total",
+    "counter",
+    "times",
+    "Times that the web server closed a connection or refused a request, by reason: too many connections, answers that "
+    "nobody reads (inflight), a slow client, a login.",
+    "the exporter's own",
+    labels=("reason",),
+    scope="exporter",
+)
 
 
 # --- observers of streams ---------------------------------------------------------------------------------------------

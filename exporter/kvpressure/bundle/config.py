@@ -105,11 +105,23 @@ class KubernetesConfig:
     """Names and labels of the objects for Kubernetes."""
 
     name: str = setting("kvpressure", "Name of the objects.", "text")
-    namespace: str = setting("monitoring", "Namespace of the PrometheusRule; empty for none.", "text")
+    namespace: str = setting(
+        "monitoring",
+        "Namespace of Prometheus and Grafana, and of the objects for them; the NetworkPolicy lets it in.",
+        "text",
+    )
     labels: tuple[str, ...] = setting(
         ("release=prometheus",), "Labels of the objects, as name=value: what your Prometheus selects rules by.", "pairs"
     )
     secret: str = setting("kvpressure-alertmanager", "Secret with the receivers' credentials.", "text")
+    scrape_interval: float = setting(
+        15.0, "Time between scrapes of the sidecars. With more than 30 s pages come later.", "duration", low=1, high=60
+    )
+    dashboard_labels: tuple[str, ...] = setting(
+        ("grafana_dashboard=1",),
+        "Labels of the dashboards' ConfigMaps, as name=value: what your Grafana's sidecar looks for.",
+        "pairs",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,10 +153,12 @@ def _sampling(config: BundleConfig) -> list[Panel]:
         TimeSeries(
             "Samples per second, and errors by reason",
             "Nothing but samples is good. The reason says whether it is the network, the address, the credentials or "
-            "vLLM's format; the exporter's log has a sentence on each.",
+            "vLLM's format; the exporter's log has a sentence on each. Refused: who asks the exporter too much, too "
+            "slowly or without the password.",
             [
                 Query(f"sum(rate({EXPORTER(signals_exporter.SAMPLES, over=RATE)}))", "samples"),
                 Query(_growth(signals_exporter.SAMPLE_ERRORS, "reason"), "error: {{reason}}"),
+                Query(_growth(signals_exporter.WEB_REFUSED, "reason"), "refused: {{reason}}"),
             ],
             (8, 7),
             look=lines("cps"),

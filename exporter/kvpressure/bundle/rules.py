@@ -34,14 +34,19 @@ def raw_file(config: BundleConfig) -> dict[str, Any]:
 def prometheus_rule(config: BundleConfig) -> dict[str, Any]:
     """All groups as one object (monitoring.coreos.com/v1); the raw one only where it is enabled."""
     files = [rule_file(config), alert_file(config), *([raw_file(config)] if config.raw.enabled else [])]
-    own = config.kubernetes
-    metadata = {"name": own.name} | ({"namespace": own.namespace} if own.namespace else {})
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
-        "metadata": metadata | {"labels": dict(pair.split("=", 1) for pair in own.labels)},
+        "metadata": metadata(config),
         "spec": {"groups": [group for file in files for group in file["groups"]]},
     }
+
+
+def metadata(config: BundleConfig) -> dict[str, Any]:
+    """Name, namespace and labels of an object for the Prometheus operator."""
+    own = config.kubernetes
+    where = {"namespace": own.namespace} if own.namespace else {}
+    return {"name": own.name} | where | {"labels": dict(pair.split("=", 1) for pair in own.labels)}
 
 
 def _alerts(name: str, group: Iterable[Alert], config: BundleConfig, runbook: str = "") -> dict[str, Any]:

@@ -160,6 +160,7 @@ class Snapshot:
         untracked: chunks of streams that were not followed, by source.
         log: what the log observer says of itself, where there is one.
         tap: what the tap says of itself, where there is one.
+        refused: what the web server refused, by reason, where there is one.
     """
 
     t: float
@@ -177,3 +178,4 @@ class Snapshot:
     untracked: Mapping[Source, int] = field(default_factory=dict)
     log: LogFacts | None = None
     tap: TapFacts | None = None
+    refused: Mapping[str, int] = field(default_factory=dict)

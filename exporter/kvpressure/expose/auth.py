@@ -6,13 +6,15 @@ import binascii
 import hmac
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum, auto
+from functools import partial
 from importlib import import_module
 from typing import Any
 
-from kvpressure.credentials import stamp
-from kvpressure.expose import webconfig
+from kvpressure.expose.webfile import WebFile
 from kvpressure.log import RateLimitedLog
 from kvpressure.settings import ConfigError
 
@@ -20,75 +22,136 @@ _log = logging.getLogger(__name__)
 
 MAX_REMEMBERED = 256
 """Successful logins remembered; the oldest is forgotten first."""
+MAX_CHECKS = 32
+"""Logins that are being checked or wait for it; with bcrypt's usual cost of 10 the last of them waits two seconds."""
+MAX_CHECKS_EACH = 4
+"""Of them, those of one client: whoever guesses from one place leaves room for others."""
 _BCRYPT_BYTES = 72  # what bcrypt looks at; htpasswd and exporter-toolkit ignore the rest too
+
+Check = Callable[[bytes, bytes], bool]
+"""Password and hash -> whether they belong together."""
+
+
+class Answer(Enum):
+    """What becomes of a request."""
+
+    ALLOWED = auto()
+    REFUSED = auto()
+    """There is no login, or a wrong one."""
+    BUSY = auto()
+    """Too many logins wait to be checked; whether this one is right is not known."""
 
 
 class BasicAuth:
     """
-    Checks the Authorization header against the users of a web configuration file, which is read again when it changes.
+    Checks the Authorization header against the users of a web configuration file. While it has none, all are let in.
 
     Args:
-        path: the file.
-        users: what the file holds now: bcrypt hashes by user name. While there are none, everybody is let in.
+        file: the web configuration file.
 
     Raises:
         ConfigError: there are users, but the bcrypt library is not installed.
     """
 
-    def __init__(self, path: str, users: Mapping[str, bytes]) -> None:
-        self._path = path
-        self._stamp = stamp(path)
-        self._users = users
+    def __init__(self, file: WebFile) -> None:
+        self.refused = 0
+        """Requests without a login or with a wrong one, so far."""
+        self.busy = 0
+        """Requests that were sent away because too many logins waited, so far."""
+        self._file = file
         self._faults = RateLimitedLog(_log)
-        self._check_password = _bcrypt(path) if users else None
+        self._users = file.settings.users
+        self._check_password = _bcrypt(file.path) if self._users else None
         # A key of this process alone: what is remembered is of no use to whoever reads its memory elsewhere.
         self._key = secrets.token_bytes(32)
         self._remembered: dict[bytes, None] = {}
+        self._checks: dict[bytes, asyncio.Future[bool]] = {}
+        self._clients: Counter[str] = Counter()
         # One thread: guessing passwords may burn one core of the pod at most, and never the event loop's.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bcrypt")
 
-    async def allows(self, header: str) -> bool:
-        """Whether the value of an Authorization header (empty where there is none) lets its sender in."""
-        self._reread()
+    async def answer(self, header: str, client: str) -> Answer:
+        """
+        Whether a request is let in.
+
+        Args:
+            header: the value of Authorization, empty where there is none.
+            client: where it comes from; kept while its login is checked, and told to nobody.
+        """
+        self._take_over_users()
         if not self._users or self._check_password is None:
-            return True
+            return Answer.ALLOWED
         login = _parse(header)
         if login is None:
-            return False
+            self.refused += 1
+            return Answer.REFUSED
         user, password = login
-        # An unknown user is checked too, against somebody's hash: the answer takes as long as for a wrong password.
-        hashed = self._users.get(user) or next(iter(self._users.values()))
-        seen = hmac.digest(self._key, repr((user, hashed, password)).encode(), "sha256")
+        known = user in self._users
+        hashed = self._users[user] if known else self._stand_in(user)
+        seen = self._digest("login", user, hashed, password)
         if seen in self._remembered:
-            return True
-        loop = asyncio.get_running_loop()
-        right = await loop.run_in_executor(self._thread, _check, self._check_password, password, hashed)
-        if not right or user not in self._users:
+            return Answer.ALLOWED
+        check = self._checks.get(seen)
+        if check is None:
+            if len(self._checks) >= MAX_CHECKS or self._clients[client] >= MAX_CHECKS_EACH:
+                self.busy += 1
+                self._faults.warning("busy", "logins were sent away, as too many wait to be checked")
+                return Answer.BUSY
+            check = self._begin(self._check_password, password, hashed, client, seen)
+        # Shielded: the same login may come once more meanwhile, and the first of its senders go.
+        if not await asyncio.shield(check) or not known:
+            self.refused += 1
             self._faults.warning("login", "a request with a wrong user name or password was refused")
-            return False
+            return Answer.REFUSED
         while len(self._remembered) >= MAX_REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
         self._remembered[seen] = None
-        return True
+        return Answer.ALLOWED
 
     def close(self) -> None:
         """Give up checks that have not begun."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _reread(self) -> None:
-        """Take over changed users. A file that cannot be used changes nothing: locked stays locked."""
-        now = stamp(self._path)
-        if now == self._stamp:
+    def _begin(
+        self, check_password: Check, password: bytes, hashed: bytes, client: str, seen: bytes
+    ) -> asyncio.Future[bool]:
+        """Have a login checked when its turn comes."""
+        check = asyncio.get_running_loop().run_in_executor(self._thread, _check, check_password, password, hashed)
+        self._checks[seen] = check
+        self._clients[client] += 1
+        check.add_done_callback(partial(self._end, client, seen))
+        return check
+
+    def _end(self, client: str, seen: bytes, _done: asyncio.Future[bool]) -> None:
+        del self._checks[seen]
+        self._clients[client] -= 1
+        if not self._clients[client]:
+            del self._clients[client]
+
+    def _stand_in(self, user: str) -> bytes:
+        """
+        Somebody's hash, for a user who does not exist.
+
+        It takes as long to check, and always the same for the same name: not even where hashes differ in cost does the
+        time tell who exists.
+        """
+        number = int.from_bytes(self._digest("stand-in", user), "big")
+        return list(self._users.values())[number % len(self._users)]
+
+    def _digest(self, *what: object) -> bytes:
+        return hmac.digest(self._key, repr(what).encode(), "sha256")
+
+    def _take_over_users(self) -> None:
+        """Take over changed users, unless there are some and nothing that could check them."""
+        users = self._file.settings.users
+        if users is self._users:
             return
-        self._stamp = now
         try:
-            users = webconfig.load(self._path).users
-            self._check_password = _bcrypt(self._path) if users else None
+            self._check_password = _bcrypt(self._file.path) if users else None
         except ConfigError as fault:
-            self._faults.warning("reread", "keeping the earlier users", detail=str(fault))
+            self._faults.warning("bcrypt", "keeping the earlier users", detail=str(fault))
         else:
             self._users = users
-            _log.info("users read again")
 
 
 def _parse(header: str) -> tuple[str, bytes] | None:
@@ -103,19 +166,19 @@ def _parse(header: str) -> tuple[str, bytes] | None:
         return None
 
 
-def _check(check_password: Callable[[bytes, bytes], bool], password: bytes, hashed: bytes) -> bool:
+def _check(check_password: Check, password: bytes, hashed: bytes) -> bool:
     try:
         return check_password(password[:_BCRYPT_BYTES], hashed)
     except ValueError:  # a password that bcrypt cannot take is a wrong one
         return False
 
 
-def _bcrypt(path: str) -> Callable[[bytes, bytes], bool]:
+def _bcrypt(path: str) -> Check:
     try:
         library: Any = import_module("bcrypt")  # an extra: most exporters in a pod have no users
     except ImportError as fault:
         raise ConfigError(
             f"{path}: basic_auth_users needs the bcrypt library; install it with: pip install bcrypt"
         ) from fault
-    check: Callable[[bytes, bytes], bool] = library.checkpw
+    check: Check = library.checkpw
     return check

@@ -43,12 +43,27 @@ def exposition(snapshot: Snapshot) -> bytes:
 
 def render(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     """What a registry says in the format that `accept` asks for, with its content type."""
+    encoder, content_type = _choose(accept)
+    return encoder(registry), content_type
+
+
+def plainest(accept: str) -> str:
+    """
+    An Accept header for the same format, of a choice of two.
+
+    Clients can ask for any version and any escaping of names. Both change the content type alone here: no name of ours
+    has to be escaped.
+    """
+    kind = _choose(accept)[1].partition(";")[0]
+    return f"{kind};version=1.0.0" if kind == "application/openmetrics-text" else ""
+
+
+def _choose(accept: str) -> tuple[Callable[[Collector], bytes], str]:
     try:
-        encoder, content_type = choose_encoder(accept)
+        return choose_encoder(accept)
     except (TypeError, ValueError):
         # A version that is no number; the plain format is what every scraper reads.
-        encoder, content_type = choose_encoder("")
-    return encoder(registry), content_type
+        return choose_encoder("")
 
 
 class SnapshotCollector(Collector):
@@ -263,6 +278,7 @@ _EXPORTER: Mapping[Signal, Callable[[Snapshot], Samples]] = {
     signals_exporter.SAMPLE_ERRORS: lambda s: _each(s.errors),
     signals_exporter.SAMPLE_TIMESTAMP: lambda s: _one(s.last_good),
     signals_exporter.BUILD_INFO: lambda _: _one(1.0, __version__, platform.python_version()),
+    signals_exporter.WEB_REFUSED: lambda s: _each(s.refused),
     signals_exporter.CHUNKS_UNTRACKED: lambda s: _each(s.untracked),
     signals_exporter.LOG_FILES: _log(lambda log: _one(log.files)),
     signals_exporter.LOG_LINES: _log(lambda log: _one(log.lines)),

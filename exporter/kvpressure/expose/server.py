@@ -8,9 +8,13 @@ from aiohttp import web
 
 from kvpressure.config import Config
 from kvpressure.derive.snapshot import Snapshot
-from kvpressure.expose import webconfig
-from kvpressure.expose.auth import BasicAuth
+from kvpressure.expose.auth import Answer, BasicAuth
+from kvpressure.expose.families import plainest
+from kvpressure.expose.guard import Guard, Runner
 from kvpressure.expose.page import routes
+from kvpressure.expose.reuse import Answers, Kept
+from kvpressure.expose.webfile import WebFile
+from kvpressure.expose.webtls import ServerTls
 from kvpressure.listening import listen
 from kvpressure.log import RateLimitedLog
 
@@ -27,19 +31,17 @@ HEALTHY_PATH = "/-/healthy"
 READY_PATH = "/-/ready"
 
 _log = logging.getLogger(__name__)
-# aiohttp reports whatever a port scanner sends, in its own words and with a traceback; what a handler of ours
-# raises is caught and logged by _errors below.
-_http_log = logging.getLogger(f"{__name__}.http")
-_http_log.setLevel(logging.CRITICAL + 1)
 
 _METRICS: web.AppKey[MetricsSource] = web.AppKey("metrics")
 _STATE: web.AppKey[StateSource] = web.AppKey("state")
 _AUTH = web.AppKey("auth", BasicAuth)
-_TLS = web.AppKey("tls", webconfig.ServerTls)
+_TLS = web.AppKey("tls", ServerTls)
+_FILE = web.AppKey("file", WebFile)
 _FAULTS = web.AppKey("faults", RateLimitedLog)
+_GUARD = web.AppKey("guard", Guard)
+_ANSWERS = web.AppKey("answers", Answers)
 
 _MAX_REQUEST_BODY = 64 * 1024  # bytes; no route reads one
-_KEEP_ALIVE = 75.0  # seconds; longer than a usual scrape interval
 _SHUTDOWN = 0.2  # seconds; aiohttp waits up to twice as long for requests that are being answered
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -69,13 +71,14 @@ def make_app(
         ConfigError: the web configuration file or a file that it names cannot be used.
     """
     path = config.web.config_file
-    settings = webconfig.load(path)
-    app = web.Application(middlewares=[_errors, _authenticate], client_max_size=_MAX_REQUEST_BODY)
+    app = web.Application(middlewares=[_errors, _authenticate, _limit], client_max_size=_MAX_REQUEST_BODY)
     app[_METRICS], app[_STATE], app[_FAULTS] = metrics, state, RateLimitedLog(_log)
-    if settings.tls is not None:
-        app[_TLS] = webconfig.ServerTls(path, settings.tls)
+    app[_GUARD], app[_ANSWERS] = Guard(config.web), Answers()
     if path:
-        app[_AUTH] = BasicAuth(path, settings.users)
+        app[_FILE] = file = WebFile(path)
+        if file.settings.tls is not None:
+            app[_TLS] = ServerTls(file)
+        app[_AUTH] = BasicAuth(file)
         app.on_cleanup.append(_close_auth)
     app.on_response_prepare.append(_add_headers)
     app.add_routes(
@@ -96,6 +99,13 @@ def make_app(
     return app
 
 
+def refused(app: web.Application) -> dict[str, int]:
+    """What has been refused so far, by reason: connections, requests and logins."""
+    counts = dict(app[_GUARD].refused)
+    auth = app.get(_AUTH)
+    return counts if auth is None else counts | {"login": auth.refused + auth.busy}
+
+
 async def serve(app: web.Application, config: Config) -> web.AppRunner:
     """
     Listen on every configured address until the runner's ``cleanup`` is awaited, which takes well under a second.
@@ -103,19 +113,12 @@ async def serve(app: web.Application, config: Config) -> web.AppRunner:
     Raises:
         ConfigError: an address cannot be listened on.
     """
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        logger=_http_log,
-        keepalive_timeout=_KEEP_ALIVE,
-        lingering_time=1.0,
-        shutdown_timeout=_SHUTDOWN,
-    )
-    await runner.setup()
     tls = app[_TLS].context if _TLS in app else None
+    runner = Runner(app, app[_GUARD], tls, _HEADERS, _SHUTDOWN)
+    await runner.setup()
     try:
         for address in config.web.listen_address:
-            await listen(runner, address, "web.listen-address", tls)
+            await listen(runner, address, "web.listen-address")
             _log.info("listening", extra={"fields": {"address": address, "tls": tls is not None}})
     except BaseException:
         await runner.cleanup()
@@ -124,16 +127,17 @@ async def serve(app: web.Application, config: Config) -> web.AppRunner:
 
 
 async def _get_metrics(request: web.Request) -> web.Response:
-    body, content_type = request.app[_METRICS](",".join(request.headers.getall("Accept", [])))
-    response = web.Response(body=body, headers={"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"})
-    if "gzip" in request.headers.get("Accept-Encoding", ""):
-        response.enable_compression(web.ContentCoding.gzip)
-    return response
+    accept = plainest(",".join(request.headers.getall("Accept", [])))
+    kept = request.app[_ANSWERS].get(f"metrics {accept}", lambda: Kept(*request.app[_METRICS](accept)))
+    return kept.answer(request, vary="Accept, Accept-Encoding")
 
 
 async def _get_state(request: web.Request) -> web.Response:
-    text = json.dumps(request.app[_STATE](), allow_nan=False)
-    return web.Response(text=text + "\n", content_type="application/json")
+    return request.app[_ANSWERS].get(STATE_PATH, lambda: _state(request.app[_STATE]())).plain()
+
+
+def _state(state: dict[str, object]) -> Kept:
+    return Kept(f"{json.dumps(state, allow_nan=False)}\n".encode(), "application/json; charset=utf-8")
 
 
 async def _get_healthy(_request: web.Request) -> web.Response:
@@ -163,16 +167,35 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 @web.middleware
 async def _authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Let in whom the web configuration file names; this covers every path, as in other exporters."""
+    """Let in whom the web configuration file names, on every path but one: a kubelet cannot log in to its probe."""
     auth = request.app.get(_AUTH)
-    if auth is None or await auth.allows(request.headers.get("Authorization", "")):
+    if auth is None or request.match_info.handler is _get_healthy:
         return await handler(request)
+    answer = await auth.answer(request.headers.get("Authorization", ""), request.remote or "")
+    if answer is Answer.ALLOWED:
+        return await handler(request)
+    if answer is Answer.BUSY:
+        text = "too many logins are being checked; try again\n"
+        return web.Response(status=503, text=text, headers={"Retry-After": "1"})
     challenge = {"WWW-Authenticate": 'Basic realm="kvpressure", charset="UTF-8"'}
     return web.Response(status=401, text="unauthorized\n", headers=challenge)
 
 
-async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
+@web.middleware
+async def _limit(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Make no more answers than are read. It comes after the login, so that whoever has none can hold nobody up."""
+    # A probe's answer is a word, and without it the pod would be restarted.
+    if request.match_info.handler in (_get_healthy, _get_ready) or request.app[_GUARD].admit():
+        return await handler(request)
+    text = "too many answers are not being read; try again\n"
+    return web.Response(status=503, text=text, headers={"Retry-After": "1"})
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(_HEADERS)
+    file = request.app.get(_FILE)
+    if file is not None:
+        response.headers.update(file.settings.headers)
 
 
 async def _close_auth(app: web.Application) -> None:

@@ -4,7 +4,6 @@ exporter-toolkit's web configuration file: TLS and basic auth, as operators know
 Keys that Python's ssl cannot honour are refused, never ignored: a lock that does not lock is worse than none.
 """
 
-import logging
 import re
 import ssl
 from collections.abc import Mapping
@@ -13,26 +12,32 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kvpressure import yamlfile
-from kvpressure.credentials import FileFault, identify, stamp, trust
-from kvpressure.log import RateLimitedLog
 from kvpressure.settings import ConfigError, shown
 
-_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _SECTIONS = ("tls_server_config", "http_server_config", "basic_auth_users")
 _UNSUPPORTED_SECTIONS = ("rate_limit",)
-_TLS_KEYS = ("cert_file", "key_file", "client_auth_type", "client_ca_file", "min_version")
+_TLS_TEXTS = ("cert_file", "key_file", "client_auth_type", "client_ca_file", "min_version", "max_version")
+_TLS_KEYS = (*_TLS_TEXTS, "client_allowed_sans")
 _UNSUPPORTED_TLS_KEYS = (
+    # Python's ssl takes a certificate and its key from files only.
     "cert",
     "key",
     "client_ca",
-    "client_allowed_sans",
-    "max_version",
+    # Go's names and Go's order of preference; what is offered is chosen in webtls.py.
     "cipher_suites",
     "prefer_server_cipher_suites",
     "curve_preferences",
 )
+# exporter-toolkit's list, and the values that it takes where they are few.
+_HEADERS: Mapping[str, tuple[str, ...]] = {
+    "Content-Security-Policy": (),
+    "Strict-Transport-Security": (),
+    "X-Content-Type-Options": ("nosniff",),
+    "X-Frame-Options": ("deny", "sameorigin"),
+    "X-XSS-Protection": (),
+}
 _CLIENT_AUTH = {
     "NoClientCert": ssl.CERT_NONE,
     "VerifyClientCertIfGiven": ssl.CERT_OPTIONAL,
@@ -54,14 +59,18 @@ class TlsSettings:
         key_file: its PEM key.
         client_ca_file: PEM authorities that client certificates are checked against; empty for none.
         client_auth: whether a client must show a certificate.
+        allowed_sans: a client's certificate must have one of these alternative names; empty for any.
         minimum: the lowest TLS version accepted.
+        maximum: the highest.
     """
 
     cert_file: str
     key_file: str
     client_ca_file: str = ""
     client_auth: ssl.VerifyMode = ssl.CERT_NONE
+    allowed_sans: frozenset[str] = frozenset()
     minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+    maximum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +81,12 @@ class WebSettings:
     Args:
         tls: None for plain HTTP.
         users: bcrypt hashes by user name; empty for no authentication.
+        headers: of every answer, in place of what the exporter would send by itself.
     """
 
     tls: TlsSettings | None = None
     users: Mapping[str, bytes] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def load(path: str) -> WebSettings:
@@ -90,68 +101,15 @@ def load(path: str) -> WebSettings:
     document = yamlfile.read(path)
     _check_keys(path, "", document, _SECTIONS, _UNSUPPORTED_SECTIONS)
     http = _section(path, document, "http_server_config")
-    _check_keys(path, "http_server_config.", http, ("http2",), ("headers",))
+    _check_keys(path, "http_server_config.", http, ("http2", "headers"), ())
     if http.get("http2", False) is not False:
         raise ConfigError(f"{path}: http_server_config.http2: only false is supported")
     users = _section(path, document, "basic_auth_users")
     return WebSettings(
         tls=_tls(path, _section(path, document, "tls_server_config")),
         users={_user(path, name): _hash(path, name, hashed) for name, hashed in users.items()},
+        headers=_headers(path, http.get("headers")),
     )
-
-
-class ServerTls:
-    """
-    The server's side of TLS; files that change are read again at the next handshake.
-
-    Args:
-        path: the web configuration file, for messages.
-        settings: its TLS section.
-
-    Raises:
-        ConfigError: a file cannot be used.
-    """
-
-    def __init__(self, path: str, settings: TlsSettings) -> None:
-        self._path = path
-        self._settings = settings
-        self._faults = RateLimitedLog(_log)
-        self._stamp = self._stamp_now()
-        try:
-            self._current = self._make()
-        except FileFault as fault:
-            raise ConfigError(f"{path}: {fault}") from fault
-        self.context = self._current
-        """For the listening socket. It stays the same object: each connection is moved on to the newest files."""
-        self.context.sni_callback = self._on_handshake
-
-    def _on_handshake(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Called at every client hello, also without a server name in it."""
-        now = self._stamp_now()
-        if now != self._stamp:
-            # Remembered before the attempt: a file that is broken is tried again when it changes, not each time.
-            self._stamp = now
-            try:
-                self._current = self._make()
-            except FileFault as fault:
-                self._faults.warning("tls", "keeping the earlier certificate", detail=f"{self._path}: {fault}")
-            else:
-                _log.info("certificate files read again")
-        connection.context = self._current
-
-    def _stamp_now(self) -> object:
-        return stamp(self._settings.cert_file, self._settings.key_file, self._settings.client_ca_file)
-
-    def _make(self) -> ssl.SSLContext:
-        settings = self._settings
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = settings.minimum
-        context.verify_mode = settings.client_auth
-        section = "tls_server_config"
-        identify(context, (f"{section}.cert_file", settings.cert_file), (f"{section}.key_file", settings.key_file))
-        if settings.client_ca_file:
-            trust(context, f"{section}.client_ca_file", settings.client_ca_file)
-        return context
 
 
 def _section(path: str, document: dict[Any, Any], name: str) -> dict[Any, Any]:
@@ -178,7 +136,8 @@ def _tls(path: str, section: dict[Any, Any]) -> TlsSettings | None:
         return None
     prefix = "tls_server_config."
     _check_keys(path, prefix, section, _TLS_KEYS, _UNSUPPORTED_TLS_KEYS)
-    for key, value in section.items():
+    for key in _TLS_TEXTS:
+        value = section.get(key, "none")
         if not isinstance(value, str) or not value:
             raise ConfigError(f"{path}: {prefix}{key} must be text, not {shown(value)}")
     for key in ("cert_file", "key_file"):
@@ -195,14 +154,55 @@ def _tls(path: str, section: dict[Any, Any]) -> TlsSettings | None:
         raise ConfigError(f"{path}: {prefix}client_auth_type: {auth} needs client_ca_file")
     if client_auth is ssl.CERT_NONE and "client_ca_file" in section:
         raise ConfigError(f"{path}: {prefix}client_ca_file has no effect without client_auth_type")
+    versions = [
+        _one_of(path, prefix + key, section.get(key, default), _VERSIONS)
+        for key, default in (("min_version", "TLS12"), ("max_version", "TLS13"))
+    ]
+    if versions[0] > versions[1]:
+        raise ConfigError(f"{path}: {prefix}max_version must not be lower than min_version")
     folder = Path(path).parent
     return TlsSettings(
         cert_file=str(folder / section["cert_file"]),
         key_file=str(folder / section["key_file"]),
         client_ca_file=str(folder / section["client_ca_file"]) if "client_ca_file" in section else "",
         client_auth=client_auth,
-        minimum=_one_of(path, f"{prefix}min_version", section.get("min_version", "TLS12"), _VERSIONS),
+        allowed_sans=_allowed_sans(path, section, client_auth),
+        minimum=versions[0],
+        maximum=versions[1],
     )
+
+
+def _allowed_sans(path: str, section: dict[Any, Any], client_auth: ssl.VerifyMode) -> frozenset[str]:
+    name = "tls_server_config.client_allowed_sans"
+    if "client_allowed_sans" not in section:
+        return frozenset()
+    names = section["client_allowed_sans"]
+    # An empty list could be read as nobody or as everybody.
+    if not isinstance(names, list) or not names or not all(isinstance(each, str) and each for each in names):
+        raise ConfigError(f"{path}: {name} must be a list of at least one name, each as text")
+    if client_auth is not ssl.CERT_REQUIRED:
+        raise ConfigError(f"{path}: {name} needs client_auth_type: RequireAndVerifyClientCert")
+    return frozenset(names)
+
+
+def _headers(path: str, section: object) -> dict[str, str]:
+    """The headers that are set; one that is left blank stays the exporter's own."""
+    name = "http_server_config.headers"
+    if section is None:
+        return {}
+    if not isinstance(section, dict):
+        raise ConfigError(f"{path}: {name} must be a mapping, not {type(section).__name__}")
+    for key, value in section.items():
+        if key not in _HEADERS:
+            raise ConfigError(
+                f"{path}: {name}.{shown(key)[1:-1]} cannot be configured; those that can are {', '.join(_HEADERS)}"
+            )
+        if not isinstance(value, str) or not value.isascii() or not (value.isprintable() or not value):
+            raise ConfigError(f"{path}: {name}.{key} must be text of one line in ASCII")
+        allowed = _HEADERS[key]
+        if allowed and value not in allowed:
+            raise ConfigError(f"{path}: {name}.{key}: {shown(value)} is not one of {', '.join(allowed)}")
+    return {key: value for key, value in section.items() if value.strip()}
 
 
 def _one_of(path: str, name: str, value: str, allowed: Mapping[str, _T]) -> _T:

@@ -79,21 +79,34 @@ class LogTail:
         self._lines = 0
         self._dropped = 0
         self._lag: float | None = None
+        self._finishing = False
 
     async def run(self) -> None:
-        """Follow until cancelled. No exception ends it, and the event loop is held for a few milliseconds at a time."""
+        """
+        Follow until cancelled, or until all was read after a call of ``finish``.
+
+        No exception ends it, and the event loop is held for a few milliseconds at a time.
+        """
         search = Search(self._files.search)
         try:
             while True:
+                finishing = self._finishing
                 try:
                     for _ in self.poll(search):
                         await asyncio.sleep(0)
                 except Exception as fault:  # noqa: BLE001  # a monitor that dies of its own fault is worse than a gap
-                    self._behind = False
+                    self._behind = finishing = False
                     self._tell_fault(fault)
+                if finishing and not self._behind and self._searched is not None:
+                    return
                 await asyncio.sleep(0 if self._behind else POLL)
         finally:
             self.close()
+
+    def finish(self) -> None:
+        """Have ``run`` return once all is read that was written before this call, in files not found yet too."""
+        self._searched = None
+        self._finishing = True
 
     def poll(self, search: Callable[[], Names | None] | None = None) -> Iterator[None]:
         """

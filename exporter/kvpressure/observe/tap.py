@@ -9,13 +9,13 @@ Whatever fails in observing is counted, and the bytes go on.
 
 import asyncio
 import logging
-import resource
 from collections.abc import Callable
 
 from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
 
 from kvpressure.config import TapConfig
+from kvpressure.connections import open_files
 from kvpressure.listening import listen
 from kvpressure.log import RateLimitedLog
 from kvpressure.observe import tap_http, tunnel
@@ -27,8 +27,7 @@ from kvpressure.observe.tap_watch import Counts, Observer
 from kvpressure.vllm.stream import StreamSink, TapFacts
 
 _BEAT = 0.25  # seconds between two times that the sink hears that it has all events
-_OTHER_FILES = 128  # file descriptors for the sampler, the log, the metrics and their scrapers
-_MOST_FILES = 1024 * 1024  # where the system sets no limit
+_OTHER_FILES = 128  # file descriptors for the sampler and the log
 _BACKLOG = 1024  # connections that wait to be accepted
 _SHUTDOWN = 0.2  # seconds; for aiohttp's own part, when all requests have ended
 
@@ -49,14 +48,16 @@ class Tap:
         config: where to listen, and where to pass requests on to.
         sink: takes what happens in the streams.
         now: seconds since 1970 that never jump: the clock of the events.
+        elsewhere: connections that the web server may have.
 
     Raises:
         ConfigError: a file that the settings name cannot be used.
     """
 
-    def __init__(self, config: TapConfig, sink: StreamSink, now: Callable[[], float]) -> None:
+    def __init__(self, config: TapConfig, sink: StreamSink, now: Callable[[], float], elsewhere: int = 0) -> None:
         self._config = config
         self._now = now
+        self._elsewhere = elsewhere
         self._counts = Counts()
         self._observer = Observer(sink, self._counts)
         self._around = Around(self._observer, self._counts, now)
@@ -75,7 +76,7 @@ class Tap:
         Raises:
             ConfigError: an address cannot be listened on.
         """
-        places = connection_places(self._config.max_requests)
+        places = connection_places(self._config.max_requests, self._elsewhere)
         self._server = Server(
             self._handle, self._malformed, self._config.max_header_bytes, places, self._connection_refused
         )
@@ -190,6 +191,8 @@ class Tap:
         """Answer in the upstream's place."""
         self._counts.refused[refusal.reason] += 1
         keep = request.keep_alive and request.content.is_eof() and not self._closing
+        # To some programs, what follows CONNECT is no request.
+        keep = keep and refusal is not Refusal.CONNECT
         if request.transport is not None and not request.transport.is_closing():
             body = request.method != "HEAD"
             request.transport.write(tap_http.error(refusal.status, refusal.message, close=not keep, body=body))
@@ -213,7 +216,7 @@ class Tap:
             self._observer.advance(self._now())
 
 
-def connection_places(wanted: int) -> int:
+def connection_places(wanted: int, elsewhere: int = 0) -> int:
     """
     Connections that the tap may have at a time, each of which may need another one upstream.
 
@@ -222,14 +225,10 @@ def connection_places(wanted: int) -> int:
 
     Args:
         wanted: requests at a time for which there should be room.
+        elsewhere: connections that the web server may have.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _MOST_FILES if hard == resource.RLIM_INFINITY else hard
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        soft = most
-    files = most if soft == resource.RLIM_INFINITY else soft
-    places = max(1, (files - _OTHER_FILES) // 2)
+    files = open_files()
+    places = max(1, (files - _OTHER_FILES - elsewhere) // 2)
     if places < wanted:
         _log.warning(
             "the limit of open files allows fewer requests at a time than tap.max-requests",

@@ -1,29 +1,26 @@
 """The tap's side towards clients: aiohttp's server below its applications, with three of its decisions taken here."""
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 
+from kvpressure.connections import CONNECTIONS, Connection, Handler, Patience, Places
+from kvpressure.connections import Server as LimitedServer
 from kvpressure.observe.tap_exchange import Exchange
 
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Malformed = Callable[[web.BaseRequest, BaseException | None], web.StreamResponse]
 """Answers what is no request: told of it, and why."""
 
-# What it would say quotes what clients send; a handler's faults are told by the handler.
-_silent = logging.getLogger(f"{__name__}.http")
-_silent.setLevel(logging.CRITICAL + 1)
-
-_KEEP_ALIVE = 75.0  # seconds; longer than clients usually keep a connection, so that they are the ones to close it
+# No limit to reading: whoever reads slowly is seen, not cut off. keep: longer than clients usually keep a connection,
+# so that they are the ones to close it.
+_PATIENCE = Patience(head=60.0, keep=75.0, grace=1.0)
 _LINGER = 5.0  # seconds for the rest of a request that was answered before it had come
 _MAX_HEADERS = 32768  # the limit is on their bytes
 _READ = 64 * 1024  # bytes of a request's body that wait for the upstream
 
 
-class Client(web.RequestHandler):
+class Client(Connection):
     """
     A client's connection.
 
@@ -39,10 +36,6 @@ class Client(web.RequestHandler):
     def __init__(self, server: "Server", malformed: Malformed, limit: int) -> None:
         super().__init__(
             server,
-            loop=asyncio.get_running_loop(),
-            keepalive_timeout=_KEEP_ALIVE,
-            logger=_silent,
-            access_log=None,  # type: ignore[arg-type]  # as web.AppRunner documents it
             max_line_size=limit,
             max_field_size=limit,
             max_headers=_MAX_HEADERS,
@@ -51,19 +44,6 @@ class Client(web.RequestHandler):
             auto_decompress=False,
         )
         self._malformed = malformed
-        self._server = server
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, unless there are as many connections as file descriptors allow."""
-        if self._server.take(self):
-            super().connection_made(transport)
-        elif isinstance(transport, asyncio.Transport):
-            transport.abort()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Free the place."""
-        if self._server.give(self):
-            super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Tell at once if the rest of a request cannot be understood."""
@@ -99,14 +79,15 @@ class Client(web.RequestHandler):
         return self._malformed(request, exc)
 
 
-class Server(web.Server):
+class Server(LimitedServer):
     """
     Makes a ``Client`` of every connection, and cancels the handler of one that is lost.
 
     Args:
         handler: answers a request.
         places: connections at a time, at most.
-        refused: is told of each beyond them, which is closed at once: to answer it would take a file descriptor.
+        refused: is told of each beyond them. That which has waited longest for a request is closed for it, or else it
+            is closed itself, at once: to answer it would take a file descriptor.
         malformed: answers what is no request.
         limit: bytes of the longest line of a head.
     """
@@ -114,30 +95,17 @@ class Server(web.Server):
     def __init__(
         self, handler: Handler, malformed: Malformed, limit: int, places: int, refused: Callable[[], None]
     ) -> None:
-        super().__init__(handler, handler_cancellation=True)
-        self._places = places
-        self._refused = refused
-        self._taken: set[Client] = set()
+        def told(reason: str) -> None:
+            if reason == CONNECTIONS:
+                refused()
+
+        super().__init__(handler, Places(places, _PATIENCE, told))
         self._malformed = malformed
         self._limit = limit
 
     def __call__(self) -> web.RequestHandler:
         """The protocol of a new connection."""
         return Client(self, self._malformed, self._limit)
-
-    def take(self, client: Client) -> bool:
-        """A place for a new connection, if there is one."""
-        if len(self._taken) >= self._places:
-            self._refused()
-            return False
-        self._taken.add(client)
-        return True
-
-    def give(self, client: Client) -> bool:
-        """Take back the place of a connection, if it had one."""
-        had = client in self._taken
-        self._taken.discard(client)
-        return had
 
     def close_idle(self) -> None:
         """Close the connections on which no request is being passed on."""

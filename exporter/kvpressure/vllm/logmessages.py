@@ -5,9 +5,10 @@ A message is told by its beginning, and its finish reason by its end. What stand
 looked at. vLLM prints that text with ``repr``, which writes a newline as ``\n``: no text can begin a line of its own.
 File names and line numbers change with every release, so they are never matched.
 
-A line of vLLM begins with its header. Before it may stand names of processes, ``(APIServer pid=1) ``, and what the
-environment variable VLLM_LOGGING_PREFIX says: up to ``MAX_PREFIX`` bytes with no quote in them, and no colon before a
-space. What other programs print of users, as an error with a prompt in it, is seldom taken for a line of vLLM then.
+A line of vLLM begins with its header, in which the date may be missing, as in lines that a logging configuration stamps
+by itself. Before it may stand names of processes, ``(APIServer pid=1) ``, and what the environment variable
+VLLM_LOGGING_PREFIX says: up to ``MAX_PREFIX`` bytes with no quote in them, and no colon before a space. What other
+programs print of users, as an error with a prompt in it, is seldom taken for a line of vLLM then.
 """
 
 import re
@@ -30,8 +31,8 @@ UNFINISHED = b", finish_reason: None"
 _HEAD_REACH = 512  # bytes in which a header begins and ends
 _MAX_ABORTS = 4096  # requests of one line
 _HEADER = re.compile(
-    rb"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) +[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2} "
-    rb"(?:\[[^\]]*\]|[^ \]]+\]) "
+    rb"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) +(?:[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2} "
+    rb"(?:\[[^\]]*\]|[^ \]]+\]) |\[[\w.]+:[0-9]+\] )"
 )
 _PROCESS = re.compile(PROCESS)
 _NO_PREFIX = re.compile(rb"[\"']|: ")

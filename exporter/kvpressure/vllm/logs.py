@@ -5,7 +5,8 @@ Which format a log has is told line by line and never configured:
 
 * vLLM's own text lines, with the prefix of any version, in colour or not (``logmessages``); they say whole seconds, so
   the time of their reading is taken instead, and where there is none they cannot be timed;
-* the same with the prefix of a container runtime, or in Docker's JSON (``logframes``), whose time is taken;
+* the same with the prefix of a container runtime, or in Docker's JSON (``logframes``), whose time is taken; the time
+  alone will do as a prefix, and a logging configuration can write it;
 * vLLM's JSON formatter, with or without a runtime around it, whose time then wins;
 * one JSON object per line, as a gateway can write it for kvpressure::
 

@@ -16,6 +16,7 @@ from kvpressure.config import Config
 from kvpressure.derive.snapshot import Snapshot
 from kvpressure.expose.page.live import RETRY, Live
 from kvpressure.expose.page.tree import html
+from kvpressure.expose.reuse import Answers, Kept
 
 PATH, EVENTS_PATH, STYLE_PATH, SCRIPT_PATH = "/", "/api/v1/events", "/-/page.css", "/-/page.js"
 
@@ -31,6 +32,7 @@ MAX_EVENTS = 900
 _SEND_BUFFER = 64 * 1024  # bytes that the system keeps for a listener that does not read
 _LIVE = web.AppKey("live", Live)
 _TEMPLATE = web.AppKey("page", Template)
+_ANSWERS = web.AppKey("page-answers", Answers)
 
 
 def add(app: web.Application, config: Config, snapshot: Callable[[], Snapshot], links: Mapping[str, str]) -> None:
@@ -44,6 +46,7 @@ def add(app: web.Application, config: Config, snapshot: Callable[[], Snapshot], 
         links: what each of the other paths offers, by path.
     """
     app[_LIVE] = Live(config, snapshot)
+    app[_ANSWERS] = Answers()
     items = "\n".join(
         f'<li><a href=".{escape(path)}">{escape(path)}</a> {escape(text)}</li>' for path, text in links.items()
     )
@@ -66,28 +69,25 @@ def _read(name: str) -> bytes:
 
 
 def _file(name: str, content_type: str) -> Callable[[web.Request], Awaitable[web.Response]]:
-    body = _read(name)
+    kept = Kept(_read(name), f"{content_type}; charset=utf-8")
 
     async def get(request: web.Request) -> web.Response:
-        return _compressed(request, web.Response(body=body, content_type=content_type, charset="utf-8"))
+        return kept.answer(request)
 
     return get
 
 
 async def _get_page(request: web.Request) -> web.Response:
-    snapshot, view = request.app[_LIVE].now()
+    return request.app[_ANSWERS].get(PATH, lambda: _page(request.app)).answer(request)
+
+
+def _page(app: web.Application) -> Kept:
+    snapshot, view = app[_LIVE].now()
     moment = datetime.fromtimestamp(snapshot.t, UTC)
-    text = request.app[_TEMPLATE].substitute(
+    text = app[_TEMPLATE].substitute(
         title=escape(view.title), main=html(view.main), time=f"{moment:%Y-%m-%d %H:%M:%S} UTC"
     )
-    return _compressed(request, web.Response(text=text, content_type="text/html"))
-
-
-def _compressed(request: web.Request, response: web.Response) -> web.Response:
-    response.headers["Vary"] = "Accept-Encoding"
-    if "gzip" in request.headers.get("Accept-Encoding", ""):
-        response.enable_compression(web.ContentCoding.gzip)
-    return response
+    return Kept(text.encode(), "text/html; charset=utf-8")
 
 
 async def _get_events(request: web.Request) -> web.StreamResponse:
