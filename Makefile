@@ -7,10 +7,12 @@ TOOLS := .cache/tools
 MTAIL := .cache/mtail
 KUBE := .cache/kube
 TRIXIE := .cache/containers/debian
+VLLM ?= 0.32.0
+E2E := .cache/e2e
 export PATH := $(CURDIR)/$(BIN):$(PATH):$(CURDIR)/$(TOOLS)/usr/bin:$(CURDIR)/$(TRIXIE)/usr/bin
 
 .PHONY: help demo test lint unit fuzz bench generate pictures screens clean tools newtools kubetools mtail \
-  image lock sbom pin containers
+  image lock sbom pin containers e2e-vllm experiments drift
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -126,6 +128,22 @@ containers: $(VENV)/.image ## try the image and the compose stack for real, on s
 
 $(VENV)/.image: $(VENV)/.dev
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev,image]'
+	@touch $@
+
+# A real vLLM on the CPU: two gigabytes, and a quarter of an hour.
+e2e-vllm: $(VENV)/.e2e tools ## hold the sidecar against a real vLLM (VLLM=0.32.0)
+	@tests/e2e/setup.sh $(VLLM) $(E2E)/$(VLLM)
+	@$(BIN)/python -m tests.e2e $(E2E)/$(VLLM)
+
+drift: $(VENV)/.dev ## what a vLLM exposes against what is read of it (DRIFT="--url http://127.0.0.1:8000")
+	@$(BIN)/python -m tests.e2e.drift $(DRIFT)
+
+experiments: $(VENV)/.e2e tools ## run all experiments on a real vLLM and write docs/experiments.md (an hour, on a quiet machine)
+	@tests/e2e/setup.sh $(VLLM) $(E2E)/$(VLLM)
+	@$(BIN)/python -m tests.e2e $(E2E)/$(VLLM) --all
+
+$(VENV)/.e2e: $(VENV)/.dev
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev,e2e]'
 	@touch $@
 
 clean: ## remove what the other targets made

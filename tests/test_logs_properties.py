@@ -69,10 +69,12 @@ def test_any_bytes(data):
 @pytest.mark.parametrize("name", sorted(path.name for path in FIXTURES.iterdir()))
 def test_deltas_are_read_at_a_glance(name):
     """The shape of deltas is learned in each format but JSON within JSON: this is where speed comes from."""
+    # The run of 0.11.0 has last chunks only.
+    shapeless = ("docker-json.log", "gateway.jsonl", "run-0.11.0.log")
     reader = LogReader()
     events(fixture(name), NOON, NOON - 0.25, reader)
 
-    assert (reader._shape is not None) == (name not in ("docker-json.log", "gateway.jsonl"))
+    assert (reader._shape is not None) == (name not in shapeless)
 
 
 def test_memory_is_bounded():

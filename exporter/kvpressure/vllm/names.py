@@ -122,7 +122,7 @@ GAPS = Family(
     "gaps",
     "histogram",
     (
-        Alias("inter_token_latency_seconds", "V1 0.10.2+"),
+        Alias("inter_token_latency_seconds", "0.10.2+"),
         Alias("time_per_output_token_seconds", "V0 all, V1 0.7.1 to 0.11.2, hidden to 0.14.1"),
     ),
 )
@@ -130,7 +130,7 @@ PROMPT_LENGTHS = Family("prompt_lengths", "histogram", (Alias("request_prompt_to
 OUTPUT_LENGTHS = Family("output_lengths", "histogram", (Alias("request_generation_tokens", "V0 all, V1 0.7.3+"),))
 
 # V1 before 0.8.4 has no `engine` label and is known by this counter, which V0 never had.
-V1_MARKER = Family("v1_marker", "counter", (Alias("gpu_prefix_cache_queries", "V1 0.7.3 to 0.11.2"),))
+V1_MARKER = Family("v1_marker", "counter", (Alias("gpu_prefix_cache_queries", "V1 0.7.3 to 0.10.2, hidden to 0.11.2"),))
 CACHE_CONFIG = Family("cache", "info", (Alias("cache_config_info", "V0 all, V1 0.8.0+"),))
 
 FAMILIES: tuple[Family, ...] = (
@@ -159,21 +159,23 @@ FAMILIES: tuple[Family, ...] = (
 """Everything the sampler reads; any other series is skipped without being looked at twice."""
 
 # Read by the dashboards alone: the sampler needs none of them, so no field of a reading is filled.
-MAX_TOKENS = Family("max_tokens", "histogram", (Alias("request_params_max_tokens", "seen in 0.32"),))
+MAX_TOKENS = Family("max_tokens", "histogram", (Alias("request_params_max_tokens", "V0 0.6.6+, V1 0.8.5+"),))
 PREFIX_QUERIES = Family(
     "prefix_queries",
     "counter",
     (
-        Alias("prefix_cache_queries", "0.9.2+"),
-        Alias("gpu_prefix_cache_queries", "V1 0.7.3 to 0.11.2; blocks instead of tokens before 0.9.0"),
+        Alias("prefix_cache_queries", "V1 0.9.2+"),
+        Alias(
+            "gpu_prefix_cache_queries", "V1 0.7.3 to 0.10.2, hidden to 0.11.2; blocks instead of tokens before 0.9.0"
+        ),
     ),
 )
 PREFIX_HITS = Family(
     "prefix_hits",
     "counter",
     (
-        Alias("prefix_cache_hits", "0.9.2+"),
-        Alias("gpu_prefix_cache_hits", "V1 0.7.3 to 0.11.2; blocks instead of tokens before 0.9.0"),
+        Alias("prefix_cache_hits", "V1 0.9.2+"),
+        Alias("gpu_prefix_cache_hits", "V1 0.7.3 to 0.10.2, hidden to 0.11.2; blocks instead of tokens before 0.9.0"),
     ),
 )
 

@@ -1,0 +1,50 @@
+"""
+``python -m tests.e2e HOME [--all]``: hold the sidecar against a real vLLM.
+
+Without ``--all`` a quarter of an hour: what is read of this vLLM, that its counters and the sidecar's agree, that the
+paused share and p99 are the users' own. With it all experiments, and docs/experiments.md.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_SHORT = (
+    ("drift", "--package", "{site}/vllm"),
+    ("experiments", "{home}", "--only", "control", "not_preemption", "--out", "{scratch}/short.json.gz"),
+    ("accuracy", "{home}", "--requests", "900", "--out", "{scratch}/accuracy.json"),
+)
+_ALL = (
+    ("experiments", "{home}"),
+    ("overnight", "{home}"),
+    ("accuracy", "{home}"),
+    ("likeness", "{home}"),
+    ("cost", "{home}"),
+    ("report",),
+)
+
+
+def main() -> int:
+    """Run the parts one after the other; 1 where one of them fails."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("home", type=Path, help="what tests/e2e/setup.sh made")
+    parser.add_argument("--all", action="store_true", help="all experiments, and their page")
+    args = parser.parse_args()
+    (site,) = (args.home / "venv" / "lib").glob("python3*/site-packages")
+    words = {"home": str(args.home), "site": str(site), "scratch": str(args.home)}
+    failed = []
+    for name, *flags in _ALL if args.all else _SHORT:
+        began = time.monotonic()
+        print(f"\n== {name}\n", flush=True)
+        command = [sys.executable, "-m", f"tests.e2e.{name}", *(flag.format(**words) for flag in flags)]
+        if subprocess.run(command, check=False).returncode:
+            failed.append(name)
+        print(f"\n({time.monotonic() - began:.0f} s)", flush=True)
+    print(f"\nNOT AS EXPECTED: {', '.join(failed)}" if failed else "\nAll as expected.")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

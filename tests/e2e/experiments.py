@@ -1,0 +1,109 @@
+"""
+``python -m tests.e2e.experiments HOME [--only GROUP ...]``: run the experiments on a real vLLM, and print a table.
+
+Writes what was seen to docs/experiments/results.json; `report` makes docs/experiments.md of it. Exit status 1 where an
+expectation does not hold.
+"""
+
+import argparse
+import gzip
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from kvpressure import tables
+
+from . import plan, play
+from .stand import ROOT, sidecar, vllm
+
+SCRATCH = ROOT / ".cache" / "e2e" / "scratch"
+_STATISTICS = re.compile(r"^.*Running: [0-9]+ reqs.*$", re.MULTILINE)
+RESULTS = ROOT / "docs" / "experiments" / "results.json.gz"
+
+
+def main() -> int:
+    """Run what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("home", type=Path, help="what tests/e2e/setup.sh made")
+    parser.add_argument("--only", nargs="+", default=[], metavar="GROUP", help="groups of experiments.yaml")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where to keep what was seen")
+    args = parser.parse_args()
+    wrong = []
+    for group in plan.groups():
+        if args.only and group.name not in args.only:
+            continue
+        print(f"\n{group.title}\n")
+        runs = {setting.name: run(args.home, setting) for setting in group.settings}
+        print(tables.text(HEADER, [cells(name, each) for name, each in runs.items()]))
+        keep(args.out, group.name, {name: each.row() for name, each in runs.items()})
+        for sentence in plan.unmet(group, runs):
+            print(f"NOT AS EXPECTED: {sentence}")
+            wrong.append(sentence)
+    return 1 if wrong else 0
+
+
+def run(home: Path, setting: plan.Setting) -> play.Run:
+    """One run, on a server of its own, with a sidecar that sees metrics and token stream."""
+    with vllm(home, setting.server, SCRATCH) as server:
+        # A first request pays for what vLLM does once.
+        with sidecar(server, tap=True) as beside:
+            play.warm(server)
+            seen, _ = play.play(
+                server, beside, setting.workload, setting.requests, duration=setting.duration, after=setting.watch
+            )
+        printed = _STATISTICS.findall(server.stdout.read_text(encoding="utf-8", errors="replace"))
+    seen.reported = len(printed)
+    seen.preemptions_reported = sum("reempt" in line for line in printed)
+    return seen
+
+
+HEADER = (
+    "run",
+    "preemptions",
+    "per 1000",
+    "finished",
+    "paused",
+    "longest gap",
+    "TTFT p50",
+    "p99",
+    "latency p99",
+    "tokens/s",
+    "regimes",
+)
+
+
+def cells(name: str, seen: play.Run) -> tuple[str, ...]:
+    """A row of the table."""
+    return (
+        name,
+        str(seen.preemptions),
+        f"{seen.per_thousand:.0f}",
+        f"{seen.finished}/{seen.requests}",
+        f"{seen.paused_share:.0%}",
+        seconds(seen.longest),
+        seconds(seen.ttft[0]),
+        seconds(seen.ttft[1]),
+        seconds(seen.latency[1]),
+        f"{seen.tokens / seen.seconds:.0f}",
+        " ".join(f"{word} {spell:.0f}s" for word, spell in seen.spells() if word != "unknown"),
+    )
+
+
+def seconds(value: float | None) -> str:
+    """As people read it."""
+    return "-" if value is None else f"{value:.2f} s"
+
+
+def keep(path: Path, name: str, what: dict[str, Any]) -> None:
+    """Keep the results of one group; those of the others stay."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = json.loads(gzip.decompress(path.read_bytes())) if path.exists() else {}
+    known[name] = what
+    # Without the time in it, so that the same results are the same file.
+    path.write_bytes(gzip.compress(json.dumps(known, sort_keys=True).encode(), mtime=0))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

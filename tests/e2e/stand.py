@@ -1,0 +1,216 @@
+"""The processes of an experiment: a real vLLM on loopback, and sidecars beside it."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import requests
+from commands import free_port
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+LOGGING = ROOT / "deploy" / "kubernetes" / "parts" / "log" / "vllm-logging.json"
+"""The logging configuration that goes into pods; so it is tried here too."""
+DELTAS = ("--enable-log-requests", "--enable-log-outputs", "--enable-log-deltas", "--max-log-len", "0")
+"""What makes vLLM log every chunk, without its text."""
+BLOCK = 32
+"""Tokens per block: vLLM's CPU attention wants a multiple of it."""
+
+_START_SECONDS = 180.0
+_STOP_SECONDS = 60.0
+
+
+class StandError(RuntimeError):
+    """The experiment cannot go on; the message is one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """
+    What a vLLM is started with.
+
+    Args:
+        blocks: KV blocks of 32 tokens.
+        length: the longest request, in tokens; must fit into the blocks.
+        seqs: most requests that run at once.
+        log: log every chunk into a file of its own.
+        flags: further ones of `vllm serve`.
+    """
+
+    blocks: int
+    length: int = 1024
+    seqs: int = 256
+    log: bool = True
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Vllm:
+    """
+    A vLLM that answers.
+
+    Args:
+        url: where it listens.
+        process: the whole of it, in a session of its own.
+        stdout: the file with what it prints.
+        requests: the file with its request log.
+    """
+
+    url: str
+    process: subprocess.Popen[bytes]
+    stdout: Path
+    requests: Path
+
+    def metrics(self) -> dict[str, float]:
+        """The sum of each of its series over labels, by name: enough for counters of one engine."""
+        sums: dict[str, float] = {}
+        for line in requests.get(f"{self.url}/metrics", timeout=30).text.splitlines():
+            if line and not line.startswith("#"):
+                name, value = line.partition("{")[0].split(" ")[0], float(line.rsplit(" ", 1)[1])
+                sums[name] = sums.get(name, 0.0) + value
+        return sums
+
+
+@dataclass(slots=True)
+class Sidecar:
+    """
+    A kvpressure that answers.
+
+    Args:
+        url: where it listens.
+        tap: where its tap listens; empty where it has none.
+        process: it.
+    """
+
+    url: str
+    tap: str
+    process: subprocess.Popen[bytes]
+    last: dict[str, Any] = field(default_factory=dict)
+
+    def state(self) -> dict[str, Any]:
+        """Its state now."""
+        self.last = requests.get(f"{self.url}/api/v1/state", timeout=10).json()
+        return self.last
+
+    def metrics(self) -> str:
+        """Its exposition now."""
+        return requests.get(f"{self.url}/metrics", timeout=10).text
+
+    def cpu_seconds(self) -> float:
+        """CPU time that it has used so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def vllm(home: Path, server: Server, scratch: Path) -> Iterator[Vllm]:
+    """
+    Start a vLLM and stop it at the end of the block.
+
+    Args:
+        home: what setup.sh made.
+        server: its settings.
+        scratch: a folder for its logs; what is in it of an earlier server is removed.
+
+    Raises:
+        StandError: it did not start within three minutes.
+    """
+    scratch.mkdir(parents=True, exist_ok=True)
+    stdout, log, config = scratch / "vllm.log", scratch / "requests.log", scratch / "logging.json"
+    for old in (stdout, log, log.with_suffix(".log.1")):
+        old.unlink(missing_ok=True)
+    environment = dict(os.environ)
+    if server.log:
+        config.write_text(json.dumps(_logging(log)), encoding="utf-8")
+        environment["VLLM_LOGGING_CONFIG_PATH"] = str(config)
+    port = free_port()
+    command = [str(HERE / "serve.sh"), str(home), str(port), str(server.blocks), str(server.length), str(server.seqs)]
+    with stdout.open("wb") as out:
+        process = subprocess.Popen(
+            [*command, *(DELTAS if server.log else ()), *server.flags],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait(f"{url}/health", process, _START_SECONDS, f"vLLM did not start; see {stdout}")
+        yield Vllm(url, process, stdout, log)
+    finally:
+        _stop_session(process)
+
+
+@contextlib.contextmanager
+def sidecar(
+    server: Vllm,
+    *flags: str,
+    tap: bool = False,
+    log: bool = False,
+    interval: float = 1.0,
+) -> Iterator[Sidecar]:
+    """
+    Start a kvpressure beside a vLLM and stop it at the end of the block.
+
+    Args:
+        server: what it watches.
+        flags: further ones of `kvpressure serve`.
+        tap: let it listen for users.
+        log: let it follow the request log.
+        interval: seconds between samples.
+
+    Raises:
+        StandError: it did not start.
+    """
+    web, port = free_port(), free_port()
+    words = ["--vllm.url", f"{server.url}/metrics", "--web.listen-address", f"127.0.0.1:{web}", "--log.level", "warn"]
+    words += ["--sample.interval", f"{interval:g}s"]
+    if tap:
+        words += ["--tap.listen", f"127.0.0.1:{port}", "--tap.upstream", server.url]
+    if log:
+        words += ["--log.path", str(server.requests)]
+    process = subprocess.Popen([sys.executable, "-m", "kvpressure", "serve", *words, *flags])
+    url = f"http://127.0.0.1:{web}"
+    try:
+        _wait(f"{url}/-/ready", process, 20.0, "kvpressure did not start")
+        yield Sidecar(url, f"http://127.0.0.1:{port}" if tap else "", process)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _logging(path: Path) -> Mapping[str, Any]:
+    """The pods' logging configuration, with another file."""
+    config: dict[str, Any] = json.loads(LOGGING.read_text(encoding="utf-8"))
+    config["handlers"]["requests"]["filename"] = str(path)
+    return config
+
+
+def _wait(url: str, process: subprocess.Popen[bytes], seconds: float, otherwise: str) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(requests.RequestException):
+            if requests.get(url, timeout=1).ok:
+                return
+        time.sleep(0.25)
+    raise StandError(otherwise)
+
+
+def _stop_session(process: subprocess.Popen[bytes]) -> None:
+    """vLLM is several processes; all of them are in one session."""
+    for number, seconds in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, 10.0)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+            break
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
