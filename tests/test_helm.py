@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -142,7 +143,7 @@ def test_its_templates_make_the_pod_of_the_component(binary, variant, tmp_path):
         binary,
         native="classic/" not in variant,
         log={"enabled": "-log" in variant},
-        tap={"enabled": "-tap" in variant},
+        tap={"enabled": "-tap" in variant, "serve": True},
     )
 
     bare = template(binary, dependent(binary), values={"kvpressure": {"sidecar": {"enabled": False}}})
@@ -171,7 +172,11 @@ def test_ports_are_changed_everywhere(binary):
     """The web port in the container and its flags, the tap's in the Service too, vLLM's in the settings."""
     values = {
         "port": 9100,
-        "sidecar": {"enabled": True, "tap": {"enabled": True, "port": 9001}, "vllm": {"port": 9000, "scheme": "https"}},
+        "sidecar": {
+            "enabled": True,
+            "tap": {"enabled": True, "port": 9001, "serve": True},
+            "vllm": {"port": 9000, "scheme": "https"},
+        },
     }
     found = template(binary, dependent(binary), values={"kvpressure": values})
 
@@ -182,6 +187,20 @@ def test_ports_are_changed_everywhere(binary):
     settings = yaml.safe_load(found["ConfigMap", "vllm-kvpressure"]["data"]["kvpressure.yml"])
     assert "https://127.0.0.1:9000/metrics" == settings["vllm"]["url"]
     assert "https://127.0.0.1:9000" == settings["tap"]["upstream"]
+
+
+@each_helm
+def test_the_service_leads_to_the_tap_when_it_is_told_to(binary):
+    """Pods get their tap first, and the Service its port in a step of its own; never one where nobody listens."""
+
+    def leads_to(**tap):
+        return with_sidecar(binary, tap=tap)["Service", "vllm"]["spec"]["ports"][0]["targetPort"]
+
+    assert [8000, 8001, 8000] == [
+        leads_to(enabled=True),
+        leads_to(enabled=True, serve=True),
+        leads_to(enabled=False, serve=True),
+    ]
 
 
 @each_helm
@@ -277,13 +296,13 @@ def test_two_of_it_share_a_chart_by_aliases(binary, tmp_path):
 
 
 def post_renderer(folder: Path) -> Path:
-    """The files that the README shows, as it shows them, but for the address of the component."""
+    """The files that the README shows, as it shows them, but for where the checkout is."""
     page = README.read_text(encoding="utf-8").partition("## With a chart of somebody else")[2]
     kustomization, label, script, plugin = re.findall(r"```(?:yaml|sh)\n(.*?)```", page, re.DOTALL)[:4]
     (folder / "plugin.yaml").write_text(plugin, encoding="utf-8")
     (folder / "label").mkdir()
     (folder / "label" / "kustomization.yaml").write_text(label, encoding="utf-8")
-    here, count = re.subn(r"https://\S+", relative(KUBERNETES / "metrics", folder), kustomization)
+    here, count = re.subn(r"\.\./kvpressure/deploy/kubernetes", relative(KUBERNETES, folder), kustomization)
     assert count == 1
     (folder / "kustomization.yaml").write_text(here, encoding="utf-8")
     file = folder / "post-render.sh"
@@ -311,9 +330,23 @@ def test_a_post_renderer_adds_the_sidecar_to_a_chart_that_takes_none(binary, tmp
     assert found == objects(said.stdout)
 
     pods = {name: one["spec"]["template"]["spec"] for (kind, name), one in found.items() if kind == "Deployment"}
-    assert ["kvpressure"] == [one["name"] for one in pods["vllm-small-deployment-vllm"]["initContainers"]]
+    (added,) = pods["vllm-small-deployment-vllm"]["initContainers"]
+    assert ("kvpressure", "registry.example.org/kvpressure:0.1.0") == (added["name"], added["image"])
     assert "initContainers" not in pods["vllm-deployment-router"]
     assert not (folder / "rendered.yaml").exists()
+
+
+@each_helm
+def test_the_values_that_it_shows_lead_pages_somewhere(binary):
+    """With the README's own values the operator's objects have its label, and nobody is paged at 127.0.0.1."""
+    page = README.read_text(encoding="utf-8")
+    text = re.search(r"```yaml\n( *# kvpressure\.yaml\n.*?)\n *```", page, re.DOTALL)[1]
+    found = template(binary, CHART, values=yaml.safe_load(textwrap.dedent(text)))
+
+    assert {"release": "kube-prometheus-stack"} == found["PodMonitor", "kvpressure"]["metadata"]["labels"]
+    config = json.dumps(found["AlertmanagerConfig", "kvpressure"])
+    assert "127.0.0.1" not in config
+    assert {"pagerduty", "slack"} == set(re.findall(r'"key": "(\w+)", "name": "kvpressure-alertmanager"', config))
 
 
 def test_the_readme_shows_files_that_are_there():

@@ -73,6 +73,17 @@ def analyze(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["systemd-analyze", "--no-pager", *words], check=False, capture_output=True, text=True)
 
 
+def test_vllm_writes_where_the_log_is_followed():
+    """The README's line makes vLLM's logging configuration write the file that log.conf names, and rotate it."""
+    line = re.search(r"^(sed .+) > \S+$", (HERE / "README.md").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    text = subprocess.run(shlex.split(line), check=True, capture_output=True, text=True, cwd=HERE.parents[1]).stdout
+
+    words = command(8000, DROP_INS / "log.conf")
+    handler = json.loads(text)["handlers"]["requests"]
+    assert words[words.index("--log.path") + 1] == handler["filename"]
+    assert ("logging.handlers.RotatingFileHandler", 1) == (handler["class"], handler["backupCount"])
+
+
 @needs_systemd
 @pytest.mark.parametrize("drop_ins", [(), tuple(sorted(DROP_INS.iterdir()))], ids=["alone", "with every drop-in"])
 def test_systemd_knows_every_line(tmp_path, drop_ins):

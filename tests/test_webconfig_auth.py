@@ -2,9 +2,13 @@
 import asyncio
 import base64
 import itertools
+import re
+import shlex
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import bcrypt
 import pytest
@@ -16,6 +20,7 @@ from kvpressure.settings import ConfigError
 
 ALLOWED, REFUSED, BUSY = Answer.ALLOWED, Answer.REFUSED, Answer.BUSY
 HEALTHY = "/-/healthy"
+SECURITY = Path(__file__).parents[1] / "SECURITY.md"
 
 
 def users(path, **hashes):
@@ -100,6 +105,17 @@ def test_an_unknown_user_with_the_password_of_another(web):
     strange = [basic(f"stranger{n}", password) for n in range(8) for password in "ab"]
 
     assert asked(web, *known, *strange, *known, *strange) == 2 * ([ALLOWED] * 2 + [REFUSED] * 16)
+
+
+def test_the_command_that_makes_a_hash(web):
+    """What SECURITY.md tells to run asks for a password and prints a hash with which its user is let in."""
+    words = shlex.split(re.search(r"^python3 (-c .+)$", SECURITY.read_text(encoding="utf-8"), re.MULTILINE)[1])
+    # Without a terminal the password is read from stdin.
+    command = [sys.executable, "-W", "ignore", *words]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, input="sesame\n", start_new_session=True)
+    users(web, alice=said.stdout.split()[-1])
+
+    assert asked(web, basic("alice", "sesame"), basic("alice", "other")) == [ALLOWED, REFUSED]
 
 
 def test_nobody_configured(web):
@@ -407,6 +423,25 @@ def test_a_new_password(web):
         return answers
 
     assert asyncio.run(main()) == [ALLOWED, REFUSED, ALLOWED]
+
+
+def test_a_renamed_user(web, checked):
+    """A user renamed under the same hash is let in by the new name alone, though the old login was remembered."""
+
+    async def main():
+        same = hashed("sesame")
+        users(web, alice=same)
+        auth = BasicAuth(WebFile(str(web)))
+        answers = [await auth.answer(basic("alice", "sesame"), "") for _ in range(2)]
+        assert len(checked) == 1
+        users(web, bob=same)
+        answers += [await auth.answer(basic(user, "sesame"), "") for user in ("alice", "bob", "alice", "bob")]
+        auth.close()
+        return answers
+
+    assert asyncio.run(main()) == [ALLOWED, ALLOWED, REFUSED, ALLOWED, REFUSED, ALLOWED]
+    # A name that is gone costs as much as a wrong password, each time.
+    assert len(checked) == 4
 
 
 def test_auth_is_switched_on_and_off(web):

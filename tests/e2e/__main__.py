@@ -14,7 +14,7 @@ from pathlib import Path
 _SHORT = (
     ("drift", "--package", "{site}/vllm"),
     ("experiments", "{home}", "--only", "control", "not_preemption", "--out", "{scratch}/short.json.gz"),
-    ("accuracy", "{home}", "--requests", "900", "--out", "{scratch}/accuracy.json"),
+    ("accuracy", "{home}", "--requests", "400", "--out", "{scratch}/accuracy.json"),
 )
 _ALL = (
     ("experiments", "{home}"),

@@ -33,8 +33,8 @@ INTERVALS = (1.0, 5.0, 15.0)
 """Seconds between samples."""
 
 _SERVER = Server(blocks=36, length=1024)
-_STORM = Workload((Phase(3600.0, 9.0, Length(64), Length(160, 0.5)),), patience=3600.0)
-_REQUESTS = 1500
+_STORM = Workload((Phase(3600.0, 6.0, Length(64), Length(320, 0.5)),), patience=3600.0)
+_REQUESTS = 700
 LIMITS: Mapping[str, float] = {
     "preemptions": 0.0,
     "paused share, tap": 0.02,

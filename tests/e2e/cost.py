@@ -76,7 +76,7 @@ def block(server: Vllm, flags: tuple[str, ...] | None) -> Block:
     """One block, watched in one way. Users ask vLLM itself: what is measured is sampling, not the tap."""
     with ExitStack() as beside:
         if flags is not None:
-            beside.enter_context(sidecar(server, *flags))
+            beside.enter_context(sidecar(server, *flags, timely=False))
         run, _ = play.play(server, None, _LOAD, _REQUESTS)
     return Block(run.tokens / run.seconds, run.p99 or math.nan)
 
@@ -85,7 +85,7 @@ def main() -> int:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("home", type=Path, help="what tests/e2e/setup.sh made")
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     blocks: dict[str, list[Block]] = {way: [] for way in (*WAYS, LOGGED)}
     with vllm(args.home, _SERVER, SCRATCH) as server:

@@ -35,8 +35,8 @@ _ASYNC = False  # the CPU platform schedules synchronously
 _FEW = 10  # preemptions; a factor of smaller numbers says nothing
 
 
-def _flood(prompt: Length, answer: Length) -> Workload:
-    return Workload((Phase(3600.0, 1e-9, prompt, answer, burst=200),), patience=3600.0)
+def _flood(prompt: Length, answer: Length, requests: int = 200) -> Workload:
+    return Workload((Phase(3600.0, 1e-9, prompt, answer, burst=requests),), patience=3600.0)
 
 
 WORKLOADS: Mapping[str, tuple[Server, Workload]] = {
@@ -45,7 +45,7 @@ WORKLOADS: Mapping[str, tuple[Server, Workload]] = {
     "500 in, 16 out": (Server(blocks=40, log=False), _flood(Length(500), Length(16))),
     "128 in, 128 out, tiny cache": (
         Server(blocks=18, length=512, log=False),
-        _flood(Length(128, 0.9), Length(128, 0.9)),
+        _flood(Length(128, 0.9), Length(128, 0.9), 100),
     ),
     "256 in, 128 out, roomy": (Server(blocks=1004, log=False), _flood(Length(256), Length(128))),
 }
@@ -121,7 +121,7 @@ def on_vllm(home: Path, server: Server, load: Workload, runs: int) -> Seen:
         play.warm(running)
         for seed in range(runs):
             with sidecar(running) as beside:
-                run, _ = play.play(running, beside, load, 200, seed=seed)
+                run, _ = play.play(running, beside, load, load.phases[0].burst, seed=seed)
             engine = run.sidecar["engines"][0]
             # Of the time that the run took; the sidecar was there before and after it.
             seen.append((run.preemptions, min(1.0, engine["kv_pinned_seconds"] / run.seconds), run.seconds))

@@ -16,7 +16,7 @@ from kvpressure.lab.truth import PAUSE_SECONDS, Record
 from kvpressure.lab.users import Plan, Users
 from kvpressure.lab.workload import Length, Phase, Workload
 
-from .stand import Sidecar, Vllm
+from .stand import Sidecar, Vllm, keep_time
 
 _SETTLE = 3.0  # seconds before and after, so that counters are read at rest
 
@@ -151,6 +151,7 @@ def play(  # noqa: PLR0913  # each is a choice of the experiment
         chat: ask for chat completions, else for completions of token ids.
         after: seconds for which the sidecar is watched when they are gone.
     """
+    keep_time()
     url = sidecar.tap if sidecar and sidecar.tap else server.url
     plan = Plan(url, workload, seed, chat=chat, requests=requests, duration=duration)
     return asyncio.run(_play(plan, server, sidecar, after))

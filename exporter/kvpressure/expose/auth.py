@@ -89,7 +89,8 @@ class BasicAuth:
         known = user in self._users
         hashed = self._users[user] if known else self._stand_in(user)
         seen = self._digest("login", user, hashed, password)
-        if seen in self._remembered:
+        # For a user whose name is gone the stand-in may be the very hash that he had: after he was renamed, for one.
+        if known and seen in self._remembered:
             return Answer.ALLOWED
         check = self._checks.get(seen)
         if check is None:

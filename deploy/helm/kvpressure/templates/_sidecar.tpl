@@ -73,9 +73,12 @@ checksum/{{ .Chart.Name }}: {{ include "kvpressure.configMapData" . | sha256sum 
 {{- end -}}
 {{- end -}}
 
-{{/* A Service's targetPort: the tap's, or vLLM's own. */}}
+{{/*
+A Service's targetPort: vLLM's own, or the tap's. Whether it is there and whether it is used are two values: a Service
+that changed together with the pods would lead to a port that those before the change do not have.
+*/}}
 {{- define "kvpressure.targetPort" -}}
-{{- $tap := and (include "kvpressure.enabled" .) .Values.sidecar.tap.enabled -}}
+{{- $tap := and (include "kvpressure.enabled" .) .Values.sidecar.tap.enabled .Values.sidecar.tap.serve -}}
 {{- ternary .Values.sidecar.tap.port .Values.sidecar.vllm.port (not (not $tap)) | int -}}
 {{- end -}}
 
