@@ -127,6 +127,18 @@ def test_steps_are_read_and_fitted():
     assert 0.01 > off
 
 
+def test_stamped_steps():
+    """Where lines are stamped, a step is what lies between two of them, unless vLLM was idle before it."""
+    told = (
+        "context requests, 0 context tokens, 4 generation requests, 4 generation tokens, iteration elapsed time: 2.0 ms"
+    )
+    lines = [
+        f"t={at:.6f} INFO 11-30 07:00:00 [x.py:1] Iteration({n}): 0 {told}" for n, at in enumerate((5, 5.01, 9, 9.02))
+    ]
+
+    assert [0.01, 0.02] == [pytest.approx(step.seconds) for step in fit.steps(lines)]
+
+
 def test_too_few_steps():
     """A fit of some steps is refused rather than believed."""
     with pytest.raises(ValueError, match="too few"):

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 _SHORT = (
-    ("drift", "--package", "{site}/vllm"),
+    ("drift", "--package", "{site}"),
     ("experiments", "{home}", "--only", "control", "not_preemption", "--out", "{scratch}/short.json.gz"),
     ("accuracy", "{home}", "--requests", "400", "--out", "{scratch}/accuracy.json"),
 )

@@ -6,6 +6,9 @@ vLLM prints each step with ``--enable-logging-iteration-details`` (0.14 and late
     Iteration(7): 1 context requests, 64 context tokens, 12 generation requests, 12 generation tokens,
     iteration elapsed time: 9.31 ms
 
+The time in it is that of the model alone. Where lines begin with when they were printed (``t=1796046120.525123``), a
+step is what lies between two of them: scheduling and all else too, as long as it is not so long that vLLM was idle.
+
 Fitted is ``base + decode * generation requests + prefill * context tokens``, the lab's ``StepTime``, by least squares.
 """
 
@@ -23,11 +26,15 @@ from kvpressure.lab.model import StepTime
 FLAG = "--enable-logging-iteration-details"
 """What makes vLLM print its steps."""
 
+STAMP = "t=%(created).6f"
+"""How a logging configuration makes lines begin with when they were printed."""
+
 _STEP = re.compile(
-    r"Iteration\(\d+\): (?P<requests>\d+) context requests, (?P<context>\d+) context tokens, "
+    r"(?:t=(?P<at>[0-9.]+) .*?)?Iteration\(\d+\): (?P<requests>\d+) context requests, (?P<context>\d+) context tokens, "
     r"(?P<decoding>\d+) generation requests, \d+ generation tokens, iteration elapsed time: (?P<ms>[0-9.]+) ms"
 )
 _FEWEST = 100  # steps; with less a stall or two decide
+_IDLE = 0.1  # seconds without a step; then vLLM had nothing to do
 
 
 class Step(NamedTuple):
@@ -40,8 +47,22 @@ class Step(NamedTuple):
 
 def steps(lines: Iterable[str]) -> list[Step]:
     """The steps that a log tells of."""
-    found = (_STEP.search(line) for line in lines)
-    return [Step(int(each["context"]), int(each["decoding"]), float(each["ms"]) / 1000) for each in found if each]
+    found: list[Step] = []
+    before: float | None = None
+    for line in lines:
+        step = _STEP.search(line)
+        if step is None:
+            continue
+        seconds = float(step["ms"]) / 1000
+        if step["at"]:
+            now = float(step["at"])
+            took = None if before is None else now - before
+            before = now
+            if took is None or took > seconds + _IDLE:
+                continue
+            seconds = took
+        found.append(Step(int(step["context"]), int(step["decoding"]), seconds))
+    return found
 
 
 def fit(of: list[Step]) -> tuple[StepTime, float]:
@@ -59,8 +80,7 @@ def fit(of: list[Step]) -> tuple[StepTime, float]:
     kept = [step for step in of if step.seconds <= 5 * median]
     columns = np.array([[1.0, step.decoding, step.context] for step in kept])
     taken = np.array([step.seconds for step in kept])
-    # Relative errors count: a long prefill is not worth ten decodes.
-    found, *_ = np.linalg.lstsq(columns / taken[:, None], np.ones(len(kept)), rcond=None)
+    found, *_ = np.linalg.lstsq(columns, taken, rcond=None)
     base, decode, prefill = (max(0.0, float(value)) for value in found)
     off = float(np.median(np.abs(columns @ found - taken) / taken))
     return StepTime(base=base, decode=decode, prefill=prefill), off

@@ -40,12 +40,12 @@ def _flood(prompt: Length, answer: Length, requests: int = 200) -> Workload:
 
 
 WORKLOADS: Mapping[str, tuple[Server, Workload]] = {
-    "16 in, 500 out": (Server(blocks=40, log=False), _flood(Length(16), Length(500))),
+    "16 in, 500 out": (Server(blocks=40, log=False), _flood(Length(16), Length(500), 100)),
     "128 in, 128 out": (Server(blocks=40, log=False), _flood(Length(128), Length(128))),
     "500 in, 16 out": (Server(blocks=40, log=False), _flood(Length(500), Length(16))),
     "128 in, 128 out, tiny cache": (
         Server(blocks=18, length=512, log=False),
-        _flood(Length(128, 0.9), Length(128, 0.9), 100),
+        _flood(Length(128, 0.9), Length(128, 0.9), 60),
     ),
     "256 in, 128 out, roomy": (Server(blocks=1004, log=False), _flood(Length(256), Length(128))),
 }
@@ -85,7 +85,17 @@ def main() -> int:
     print(tables.text(HEADER, rows))
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(
-        json.dumps({"runs": args.runs, "step_time": asdict(time), "rows": rows}, indent=1) + "\n", encoding="utf-8"
+        json.dumps(
+            {
+                "runs": args.runs,
+                "step_time": asdict(time),
+                "real": {name: asdict(seen) for name, seen in real.items()},
+                "rows": rows,
+            },
+            indent=1,
+        )
+        + "\n",
+        encoding="utf-8",
     )
     wrong = unlike(real, lab)
     for sentence in wrong:
@@ -98,7 +108,7 @@ HEADER = ("workload", "preemptions", "the lab's", "pinned", "the lab's", "took",
 
 def step_time(home: Path) -> StepTime:
     """How long steps take here, from a mix of long and short prompts at many numbers of running requests."""
-    server = Server(blocks=1004, log=False, flags=(fit.FLAG,))
+    server = Server(blocks=1004, log=False, stamp=fit.STAMP, flags=(fit.FLAG,))
     mix = Workload(
         (
             Phase(20.0, 6.0, Length(200, 0.9), Length(100, 0.9)),

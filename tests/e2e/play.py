@@ -18,7 +18,7 @@ from kvpressure.lab.workload import Length, Phase, Workload
 
 from .stand import Sidecar, Vllm, keep_time
 
-_SETTLE = 3.0  # seconds before and after, so that counters are read at rest
+_SETTLE = 2.0  # seconds before and after, so that counters are read at rest
 
 
 @dataclass(slots=True)

@@ -26,6 +26,8 @@ BLOCK = 32
 
 _START_SECONDS = 180.0
 _STOP_SECONDS = 60.0
+# Half a second, where a core is free; vLLM leaves none here.
+_SIDECAR_SECONDS = 90.0
 
 
 class StandError(RuntimeError):
@@ -42,6 +44,7 @@ class Server:
         length: the longest request, in tokens; must fit into the blocks.
         seqs: most requests that run at once.
         log: log every chunk into a file of its own.
+        stamp: what lines on stdout begin with; empty for what vLLM prints by itself.
         flags: further ones of `vllm serve`.
     """
 
@@ -49,6 +52,7 @@ class Server:
     length: int = 1024
     seqs: int = 256
     log: bool = True
+    stamp: str = ""
     flags: tuple[str, ...] = ()
 
 
@@ -128,8 +132,8 @@ def vllm(home: Path, server: Server, scratch: Path) -> Iterator[Vllm]:
     for old in (stdout, log, log.with_suffix(".log.1")):
         old.unlink(missing_ok=True)
     environment = dict(os.environ)
-    if server.log:
-        config.write_text(json.dumps(_logging(log)), encoding="utf-8")
+    if server.log or server.stamp:
+        config.write_text(json.dumps(_logging(log, server.stamp)), encoding="utf-8")
         environment["VLLM_LOGGING_CONFIG_PATH"] = str(config)
     port = free_port()
     command = [str(HERE / "serve.sh"), str(home), str(port), str(server.blocks), str(server.length), str(server.seqs)]
@@ -196,19 +200,21 @@ def sidecar(  # each is a choice of the experiment
     process = subprocess.Popen([sys.executable, "-m", "kvpressure", "serve", *words, *flags])
     url = f"http://127.0.0.1:{web}"
     try:
-        _wait(f"{url}/-/ready", process, 20.0, "kvpressure did not start")
+        _wait(f"{url}/-/ready", process, _SIDECAR_SECONDS, "kvpressure did not start")
         if timely:
             keep_time(process.pid)
         yield Sidecar(url, f"http://127.0.0.1:{port}" if tap else "", process)
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(_SIDECAR_SECONDS)
 
 
-def _logging(path: Path) -> Mapping[str, Any]:
-    """The pods' logging configuration, with another file."""
+def _logging(path: Path, stamp: str) -> Mapping[str, Any]:
+    """The pods' logging configuration, with another file, and with a stamp on what goes to stdout."""
     config: dict[str, Any] = json.loads(LOGGING.read_text(encoding="utf-8"))
     config["handlers"]["requests"]["filename"] = str(path)
+    console = config["formatters"]["console"]
+    console["format"] = f"{stamp} {console['format']}".lstrip()
     return config
 
 
