@@ -132,6 +132,14 @@ def test_places_are_a_quarter_of_the_open_files(monkeypatch):
         assert guard.places(256) == expected
 
 
+def test_the_limit_that_is_told_is_the_one_that_holds(monkeypatch, logged):
+    """Where open files are few, the log names the places that there are, not those that were configured."""
+    monkeypatch.setattr(guard, "open_files", lambda: 256)
+    guard.Guard(WebConfig())._closed("connections")
+
+    assert "limit=32" in logged.getvalue()
+
+
 # --- time -----------------------------------------------------------------------------------------------------------
 
 

@@ -420,6 +420,78 @@ def test_without_a_file_nothing_is_known(log):
     assert log.sink.calls[-3:] == ["lose", "feed", "advance"]
 
 
+def test_a_full_disk_is_no_silence(log, logged, monkeypatch):
+    """While the log does not grow on a full disk, nothing is known of anybody; a line that got there is read."""
+    full = os.statvfs_result((4096, 4096, 100, 5, 0, 10, 10, 10, 0, 255))
+    log.write("a.log", "r1")
+    monkeypatch.setattr(os, "fstatvfs", lambda _: full)
+    assert ["r1"] == log.poll()
+    advanced, lost = len(log.sink.advanced), len(log.sink.lost)
+    log.poll(2)
+    # A write that fails leaves its time all the same.
+    os.utime(log.folder / "a.log", (NOON, NOON))
+    log.poll()
+
+    assert (advanced, lost + 3) == (len(log.sink.advanced), len(log.sink.lost))
+    assert 1 == logged.getvalue().count("the disk of this file is full")
+
+    monkeypatch.undo()
+    log.poll()
+    assert advanced + 1 == len(log.sink.advanced)
+
+
+@pytest.mark.parametrize("blocks", [0, 100])
+def test_a_disk_that_is_not_full(log, monkeypatch, blocks):
+    """With room left, or where a file system does not say how much there is, silence is silence."""
+    status = os.statvfs_result((4096, 4096, blocks, 5, min(blocks, 5), 10, 10, 10, 0, 255))
+    monkeypatch.setattr(os, "fstatvfs", lambda _: status)
+    log.poll(3)
+
+    assert log.sink.lost == []
+
+
+def test_a_folder_that_is_closed_is_no_silence(bound, logged):
+    """While we may not look where the log goes on, nothing is known; what was written there is read later, as late."""
+    (bound / "logs").mkdir()
+    log = Followed(bound, "logs/a.log")
+    log.write("logs/a.log", "old")
+    log.poll()
+    log.write("logs/a.log", "r0")
+    log.poll()
+    (bound / "logs" / "a.log").rename(bound / "logs" / "a.log.1")
+    log.write("logs/a.log", "r1")
+    (bound / "logs").chmod(0)
+    written = log.t
+    advanced = len(log.sink.advanced)
+
+    assert [] == log.poll(3, SEARCH)
+    assert (advanced, 3) == (len(log.sink.advanced), len(log.sink.lost))
+    assert 1 == logged.getvalue().count("permission denied")
+    assert "there is no such file" not in logged.getvalue()
+
+    (bound / "logs").chmod(0o700)
+    assert ["r1"] == log.poll()
+    assert advanced + 1 == len(log.sink.advanced)
+    assert pytest.approx(written, abs=0.001) == log.sink.events[-1].t
+
+
+def test_a_log_that_goes_on_in_a_file_that_is_closed_is_no_silence(bound):
+    """The same where only the new file must not be read."""
+    log = Followed(bound, "a.log")
+    log.write("a.log", "old")
+    log.poll()
+    (bound / "a.log").rename(bound / "a.log.1")
+    log.write("a.log", "r1")
+    (bound / "a.log").chmod(0)
+    advanced = len(log.sink.advanced)
+
+    assert [] == log.poll(3)
+    assert advanced == len(log.sink.advanced)
+
+    (bound / "a.log").chmod(0o600)
+    assert ["r1"] == log.poll(seconds=SEARCH)
+
+
 def test_a_clock_that_is_set(log, logged):
     """Where the log's clock is set, time is lost at that place and nowhere else."""
     log.write("a.log", "r1")

@@ -370,3 +370,17 @@ def test_against_a_plain_reading(history, rest, often):
         assert (look.streamed, look.paused) == (len(streamed), len(paused))
         inside = [gap for second, gap in gaps if second > since]
         assert look.gap_max_seconds == (pytest.approx(max(inside)) if inside else None)
+
+
+def test_a_restart_breaks_off_what_began_before():
+    """Who got nothing since nobody answered is abandoned, without a pause; who got a chunk since goes on."""
+    streams = made()
+    streams.feed([*tokens("a", 100.0), *tokens("b", 100.0)])
+    streams.lose(100.5)
+    streams.feed(tokens("b", 101.0))
+
+    streams.restart(100.6)
+    streams.advance(101.5)
+
+    found = only(streams, 101.5)
+    assert (1, 1, 0, 2) == (found.open, found.abandoned, found.paused, found.streamed)

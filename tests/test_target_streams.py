@@ -6,8 +6,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvpressure.config import Config
-from kvpressure.derive.target import MAX_MODELS, MAX_NAME, OTHER, Target
+from kvpressure.derive.target import MAX_MODELS, MAX_NAME, OTHER, REFUSED, Target
 from kvpressure.expose.families import exposition
+from kvpressure.observe.fetch import REASONS
 from kvpressure.signals import CATALOGUE
 from kvpressure.vllm.stream import LogFacts, StreamEvent, TapFacts
 
@@ -237,3 +238,37 @@ def test_observers_speak_of_themselves(made):
     assert samples(snapshot, "kvpressure_stream_chunks_untracked_total") == {("tap",): 0.0, ("log",): 0.0}
     without = made(("m", "0"), sources=()).snapshot(T)
     assert samples(without, "kvpressure_log_lines_total") == samples(without, "kvpressure_tap_requests") == {}
+
+
+def test_an_end_of_vllm_is_no_pause(made, vllm_text):
+    """Where nobody listens any more, who streamed in the log has broken off; after the restart he is gone from it."""
+    assert REFUSED in REASONS
+    target = made(("m", "0"), preemptions=5)
+    events = [StreamEvent("token", T + 0.5, request) for request in ("a", "b")]
+    for streams in target.streams.values():
+        streams.feed(events)
+    target.failed(T + 1.0, REFUSED)
+    for streams in target.streams.values():
+        streams.advance(T + 5.0)
+
+    # A tap sees connections end: what is silent there is silent.
+    paused = {s.source: (s.paused, s.open) for s in target.snapshot(T + 5.0).streams}
+    assert {"tap": (2, 2), "log": (0, 2)} == paused
+
+    target.observe(T + 6.0, vllm_text(model="m", engine="0", preemptions=0), 0.01)
+    found = {s.source: (s.paused, s.open, s.abandoned) for s in target.snapshot(T + 6.0).streams}
+    assert {"tap": (2, 2, 0), "log": (0, 0, 2)} == found
+
+
+def test_metrics_out_of_reach_are_no_restart(made):
+    """Where metrics stay out of reach and the log goes on, its pauses count again; and nobody is taken off it."""
+    target = made(("m", "0"), preemptions=5)
+    for second in (1.0, 2.0, 3.0):
+        target.failed(T + second, REFUSED)
+    log = target.streams["log"]
+    log.feed([StreamEvent("token", T + 2.5, "a")])
+    target.failed(T + 4.0, REFUSED)
+    log.advance(T + 5.0)
+
+    (found,) = (s for s in target.snapshot(T + 5.0).streams if s.source == "log")
+    assert (1, 1) == (found.paused, found.open)

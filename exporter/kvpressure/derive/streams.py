@@ -143,6 +143,16 @@ class Streams:
             for choice in response.choices.values():
                 self._blind(response, choice, t)
 
+    def restart(self, t: float) -> None:
+        """Nobody answered at `t`: whoever has got nothing since has lost the answer, and only its end was not seen."""
+        broken = [
+            request
+            for request, response in self._responses.items()
+            if all(choice.last < t for choice in response.choices.values())
+        ]
+        for request in broken:
+            self._abandon(request, t)
+
     def ensure(self, name: str) -> None:
         """Count from zero for a model, before its first stream."""
         if name not in self._models:

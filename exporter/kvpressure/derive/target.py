@@ -38,6 +38,9 @@ UNLOGGED_TOKENS = 2000
 MAX_NAME = 200
 """Characters of such a name; what is longer is cut."""
 
+REFUSED = "refused"
+"""Why a sample fails where nobody listens at vLLM's address."""
+
 OTHER = "other"
 """The `model_name` of streams whose model is not known."""
 
@@ -64,6 +67,10 @@ class Target:
         self._took: float | None = None
         self._last_t: float | None = None
         self._last_good: float | None = None
+        self._refusals = 0
+        """Samples since then for which nobody listened."""
+        self._refused_at: float | None = None
+        """When the latest of them was tried, on the clock of streams."""
         self._offset = 0.0
         self._unavailable: dict[str, tuple[str, ...]] = {}
         self._reasons: dict[str, tuple[Reason, ...]] = {}
@@ -99,6 +106,7 @@ class Target:
         problems = Counter(exposition.problems)
         scheduled = self.interval
         self._duty.observe(took)
+        resets = sum(state.resets for state in self._states.values())
         for key, reading in exposition.readings.items():
             state = self._states.get(key)
             if state is None:
@@ -106,6 +114,8 @@ class Target:
             state.observe(t, reading, scheduled)
             if state.alternates:
                 problems["alternating_counters"] += 1
+        if self._refused_at is not None and sum(state.resets for state in self._states.values()) > resets:
+            self._restarted(self._refused_at)
         self._errors.update(problems)
         self._forget(t, exposition.readings.keys())
         readings = list(exposition.readings.values())
@@ -113,6 +123,7 @@ class Target:
         self._reasons = reasons(readings, self._unavailable)
         self._model_names = frozenset(name for name, _ in exposition.readings if name) or self._model_names
         self._up, self._took, self._last_good = True, took, t
+        self._refusals, self._refused_at = 0, None
         return Taken(len(exposition.readings), problems)
 
     def failed(self, t: float, reason: str, took: float | None = None) -> None:
@@ -126,6 +137,8 @@ class Target:
         """
         if took is not None:
             self._duty.observe(took)
+        if reason == REFUSED and self._last_good is not None:
+            self._refused(t)
         self._forward(t)
         self._samples += 1
         self._errors[reason] += 1
@@ -187,6 +200,17 @@ class Target:
         """When a sample at `t` counts as taken: at `t`, or an interval after the last one where the clock went back."""
         t += self._offset
         return t if self._last_t is None or t > self._last_t else self._last_t + self.interval
+
+    def _refused(self, t: float) -> None:
+        """Nobody listens: vLLM has ended, and its users' streams with it, which its log does not tell."""
+        self._refusals, self._refused_at = self._refusals + 1, t
+        if self._refusals <= _REFUSALS and "log" in self.streams:
+            self.streams["log"].lose(t)
+
+    def _restarted(self, t: float) -> None:
+        """vLLM counts anew, and was not there at `t`."""
+        if "log" in self.streams:
+            self.streams["log"].restart(t)
 
     def _paused_ratio(self, model_name: str, t: float) -> float | None:
         """
@@ -256,6 +280,9 @@ class Target:
                 del self._states[state.key]
 
 
+# The first may come before the last lines of the log have been read; after that the log is believed again, for the
+# metrics can be out of reach alone.
+_REFUSALS = 2
 _NO_STREAMS = ("streams",)
 _OF_STREAMS = tuple(signal.name for signal in CATALOGUE if signal.scope == "stream")
 

@@ -68,7 +68,8 @@ class Guard:
     def _closed(self, reason: str) -> None:
         self.refused[reason] += 1
         if reason == CONNECTIONS:
-            self._told.warning(reason, "connections are closed: too many are open", limit=self._config.max_connections)
+            limit = places(self._config.max_connections)
+            self._told.warning(reason, "connections are closed: too many are open", limit=limit)
 
 
 def places(wanted: int) -> int:

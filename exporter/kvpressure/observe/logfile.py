@@ -91,7 +91,9 @@ class LogFile:
         self.behind: float | None = None
         """When reading it first took longer than one look, if it does."""
         self.grown = 0.0
-        """When it was last seen to have grown."""
+        """When it was last seen to have been written to."""
+        self.longer = True
+        """Whether the last look found it longer, or shorter: a write that fails for want of room has a time as well."""
         self.complained = False
         """Whether it was told that the log is of no use."""
         self._seen = (0, 0)
@@ -155,6 +157,7 @@ class LogFile:
         status = os.fstat(self._descriptor)
         seen = (status.st_size, status.st_mtime_ns)
         self.goal = status.st_size
+        self.longer = status.st_size != self._seen[0]
         if seen == self._seen:
             return True
         self.grown = now
@@ -168,6 +171,17 @@ class LogFile:
         if not same or self.mark.size < _HEAD:
             self.mark = self.head(_HEAD)
         return same
+
+    def is_stuck(self) -> bool:
+        """Whether it got no longer, and cannot: its disk is full."""
+        if self.longer:
+            return False
+        try:
+            disk = os.fstatvfs(self._descriptor)
+        except OSError:
+            return False
+        # Some file systems do not say how large they are.
+        return disk.f_blocks > 0 and not disk.f_bavail
 
     def read(self) -> bytes:
         """

@@ -1,12 +1,13 @@
 """The files that are being followed: found by their names, kept while they are written, and given up when they rest."""
 
+import errno
 import os
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 
 from kvpressure.log import RateLimitedLog
 from kvpressure.observe.logfile import Ident, LogFile, Place
-from kvpressure.observe.lognames import Names, ident_of, is_pattern, named
+from kvpressure.observe.lognames import Names, ident_of, is_closed, is_pattern, named
 from kvpressure.vllm.logs import LogReader
 
 MAX_FILES = 64
@@ -41,6 +42,8 @@ class LogFiles:
         """Where to go on in files that are not followed."""
         self.searched = False
         """Whether what a search found was taken."""
+        self.blind = False
+        """Whether a log may go on in a file that we may not read."""
         self._refused: set[str] = set()
         """Names that could not be opened since the latest search."""
         self._told: set[str] = set()
@@ -82,6 +85,9 @@ class LogFiles:
         self.searched = True
         self._told &= {*wanted, *names.missing}
         for path in names.missing:
+            if is_closed(path):
+                self._cannot_read(path, errno.EACCES)
+                continue
             self._tell(path, "missing", "log.path: there is no such file yet; it is waited for")
 
     def follow(self, now: float, before: float | None) -> None:
@@ -93,16 +99,21 @@ class LogFiles:
             before: the moment of the time before.
         """
         present = set()
+        # What could not be read may have been written at any time since.
+        since = None if self.blind else before
+        self.blind = False
         for name in {*self._names, *self._plain} - self._refused:
             ident = ident_of(name)
             if ident is None:
+                self.blind |= is_closed(name)
                 continue
             present.add(ident)
             last = self._names.get(name)
             if last is None:
                 self._open(name, ident)
             elif last.ident != ident and (file := self._open(name, ident)) is not None:
-                file.predecessor, file.since, last.successor = last, before, file
+                file.predecessor, file.since, last.successor = last, since, file
+        self.blind |= not self._refused.isdisjoint(self._names)
         for file in self._files:
             if file.ident in present:
                 file.unnamed = None
@@ -184,10 +195,13 @@ class LogFiles:
 
     def _refuse(self, name: str, fault: OSError) -> None:
         """Leave a name until the next search."""
-        self._problems["unreadable"] += 1
         self._refused.add(name)
-        reason = os.strerror(fault.errno) if fault.errno else "unknown error"
-        self._tell(name, "unreadable", "log.path: this file cannot be read; it is tried again", reason=reason.lower())
+        self._cannot_read(name, fault.errno)
+
+    def _cannot_read(self, name: str, number: int | None) -> None:
+        self._problems["unreadable"] += 1
+        reason = os.strerror(number).lower() if number else "unknown error"
+        self._tell(name, "unreadable", "log.path: this file cannot be read; it is tried again", reason=reason)
 
     def _tell(self, name: str, key: str, message: str, **fields: str) -> None:
         """Tell something of a name once, until it has been opened."""

@@ -132,6 +132,17 @@ def ident_of(name: str) -> Ident | None:
     return None if status is None else (status.st_dev, status.st_ino)
 
 
+def is_closed(name: str) -> bool:
+    """Whether we may not know what is behind a name: a folder on the way to it is closed to us."""
+    try:
+        os.stat(name)  # noqa: PTH116
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
+
+
 def _may_read(name: str) -> bool:
     return os.access(name, os.R_OK, effective_ids=os.access in os.supports_effective_ids)
 

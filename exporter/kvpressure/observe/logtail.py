@@ -250,11 +250,27 @@ class LogTail:
         files = tuple(self._files)
         behind = [file.reader.latest for file in files if not file.done]
         self._behind = bool(behind)
+        if self._blind(files):
+            # That nothing is written, or read, is not that nobody gets anything.
+            self._sink.lose(before)
+            return
         late = max((file.reader.clock.late(before) for file in files), default=0.0)
         # Without a file there is no silence either: then nobody knows.
         known = [t for t in behind if t is not None]
         if files and len(known) == len(behind):
             self._sink.advance(min((before - SETTLE, *known)) - late)
+
+    def _blind(self, files: Sequence[LogFile]) -> bool:
+        """Whether vLLM cannot write its log, or we may not read it where it goes on."""
+        stuck = [file.path for file in files if file.is_stuck()]
+        if stuck and not any(file.longer for file in files):
+            self._warnings.warning(
+                "disk_full",
+                "log.path: the disk of this file is full; no pause is counted while nothing can be written there",
+                file=stuck[0],
+            )
+            return True
+        return bool(files) and self._files.blind
 
     def _complain(self) -> None:
         """Tell what a user should change, each thing once for a file and at most once a minute."""
