@@ -9,7 +9,6 @@ slice is held against the slice of its own round in which nobody watched. Printe
 import argparse
 import json
 import math
-import resource
 import statistics
 import sys
 import threading
@@ -37,10 +36,10 @@ _REQUESTS = 1600
 _LOAD = Workload((Phase(3600.0, 1e-9, Length(32), Length(_ANSWER), burst=_REQUESTS),), patience=3600.0)
 _CHATS = 160
 _CHAT_LOAD = Workload((Phase(3600.0, 1e-9, Length(32), Length(_ANSWER), burst=_CHATS),), patience=3600.0)
-_FILL = 15.0  # seconds until the batch is full
+_FILL = 10.0  # seconds until the batch is full
 _START = 2.5  # seconds in which a sidecar starts: not what is measured
 _SLICE = 6.0
-_CHAT_SECONDS = 20.0
+_CHAT_SECONDS = 15.0
 # 97.5 % quantiles of Student's t by degrees of freedom; between two of them the larger counts.
 _STUDENT = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 7: 2.36, 9: 2.26, 14: 2.14, 19: 2.09, 29: 2.05}
 
@@ -146,12 +145,9 @@ def main() -> int:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("home", type=Path, help="what tests/e2e/setup.sh made")
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=2, help="of servers without and with the request log")
     args = parser.parse_args()
-    # A connection for each request that waits.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with vllm(args.home, Server(blocks=1004, seqs=_SEQS, log=False), SCRATCH) as server:
         play.warm(server)
         found = watched(server, args.rounds)

@@ -28,6 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("home", type=Path, help="what tests/e2e/setup.sh made")
     parser.add_argument("--only", nargs="+", default=[], metavar="GROUP", help="groups of experiments.yaml")
+    parser.add_argument("--runs", nargs="+", default=[], metavar="RUN", help="of a group; the others are as kept")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where to keep what was seen")
     args = parser.parse_args()
     wrong = []
@@ -35,9 +36,10 @@ def main() -> int:
         if args.only and group.name not in args.only:
             continue
         print(f"\n{group.title}\n")
-        runs = {setting.name: run(args.home, setting) for setting in group.settings}
+        asked = [setting for setting in group.settings if not args.runs or setting.name in args.runs]
+        kept = keep(args.out, group.name, {setting.name: run(args.home, setting).row() for setting in asked})
+        runs = {setting.name: play.Run.of(kept[setting.name]) for setting in group.settings}
         print(tables.text(HEADER, [cells(name, each) for name, each in runs.items()]))
-        keep(args.out, group.name, {name: each.row() for name, each in runs.items()})
         for sentence in plan.unmet(group, runs):
             print(f"NOT AS EXPECTED: {sentence}")
             wrong.append(sentence)
@@ -96,13 +98,15 @@ def seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f} s"
 
 
-def keep(path: Path, name: str, what: dict[str, Any]) -> None:
-    """Keep the results of one group; those of the others stay."""
+def keep(path: Path, name: str, what: dict[str, Any]) -> dict[str, Any]:
+    """Keep the results of some runs of a group, those of others stay; all that is known of the group."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    known = json.loads(gzip.decompress(path.read_bytes())) if path.exists() else {}
-    known[name] = what
+    known: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes())) if path.exists() else {}
+    group: dict[str, Any] = known.setdefault(name, {})
+    group.update(what)
     # Without the time in it, so that the same results are the same file.
     path.write_bytes(gzip.compress(json.dumps(known, sort_keys=True).encode(), mtime=0))
+    return group
 
 
 if __name__ == "__main__":

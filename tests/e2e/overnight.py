@@ -60,7 +60,7 @@ def main() -> int:
     ]
     print(tables.text(HEADER, rows))
     told = alerts([recording for *_, recording in steps])
-    print(tables.text(("alert", "from hour", "to hour"), told))
+    print(tables.text(ALERTS_HEADER, told))
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_text(json.dumps({"rows": rows, "alerts": told}, indent=1) + "\n", encoding="utf-8")
     first = {name: float(begin) for name, begin, _ in told}
@@ -70,12 +70,13 @@ def main() -> int:
     return 0
 
 
+ALERTS_HEADER = ("alert", "from hour", "to hour")
 HEADER = ("answer tokens", "preemptions", "per 1000", "paused", "TTFT p50", "latency p99")
 
 
 def recorded(home: Path) -> Iterator[tuple[int, play.Run, list[Row]]]:
     """Each step: mean answer, what happened, and vLLM's metrics every second."""
-    with vllm(home, _SERVER, SCRATCH) as server:
+    with vllm(home, _SERVER, SCRATCH / "overnight") as server:
         play.warm(server)
         for answer in _ANSWERS:
             load = Workload(

@@ -87,7 +87,7 @@ def _setting(name: str, row: Mapping[str, Any]) -> Setting:
         Server(**row["server"]),
         Workload((phase,), patience=_PATIENT),
         requests,
-        None,
+        load.get("leave"),
         float(row.get("watch", 0)),
         row.get("fits"),
     )

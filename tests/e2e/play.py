@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import itertools
 import math
+import resource
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -126,6 +127,11 @@ class Run:
         """As JSON."""
         return asdict(self)
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "Run":
+        """The run of such a row."""
+        return cls(**{**row, "points": [Point(**point) for point in row["points"]]})
+
 
 def play(  # noqa: PLR0913  # each is a choice of the experiment
     server: Vllm,
@@ -152,6 +158,9 @@ def play(  # noqa: PLR0913  # each is a choice of the experiment
         after: seconds for which the sidecar is watched when they are gone.
     """
     keep_time()
+    # A connection for each request that waits.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     url = sidecar.tap if sidecar and sidecar.tap else server.url
     plan = Plan(url, workload, seed, chat=chat, requests=requests, duration=duration)
     return asyncio.run(_play(plan, server, sidecar, after))

@@ -16,7 +16,7 @@ from kvpressure import tables
 
 from . import accuracy, cost, likeness, overnight, plan
 from .experiments import HEADER, RESULTS, cells
-from .play import Point, Run
+from .play import Run
 from .stand import ROOT
 
 PAGE = ROOT / "docs" / "experiments.md"
@@ -41,11 +41,7 @@ mpl.rcParams.update(
 def results() -> dict[str, dict[str, Run]]:
     """Every group's runs, by their names."""
     kept = json.loads(gzip.decompress(RESULTS.read_bytes()))
-    return {group: {name: _run(row) for name, row in runs.items()} for group, runs in kept.items()}
-
-
-def _run(row: Mapping[str, Any]) -> Run:
-    return Run(**{**row, "points": [Point(**point) for point in row["points"]]})
+    return {group: {name: Run.of(row) for name, row in runs.items()} for group, runs in kept.items()}
 
 
 def main() -> int:
@@ -57,18 +53,16 @@ def main() -> int:
         seen = {setting.name: runs[name][setting.name] for setting in group.settings}
         table = tables.markdown(HEADER, [cells(each, run) for each, run in seen.items()])
         text = filled(text, name, table)
-    for name, header, path in (
-        ("accuracy", accuracy.HEADER, accuracy.RESULTS),
-        ("cost", cost.HEADER, cost.RESULTS),
-        ("likeness", likeness.HEADER, likeness.RESULTS),
-        ("overnight-steps", overnight.HEADER, overnight.RESULTS),
+    for name, header, path, part in (
+        ("accuracy", accuracy.HEADER, accuracy.RESULTS, "rows"),
+        ("cost", cost.HEADER, cost.RESULTS, "rows"),
+        ("likeness", likeness.HEADER, likeness.RESULTS, "rows"),
+        ("overnight-steps", overnight.HEADER, overnight.RESULTS, "rows"),
+        ("overnight-alerts", overnight.ALERTS_HEADER, overnight.RESULTS, "alerts"),
     ):
-        text = filled(text, name, tables.markdown(header, _kept(path)["rows"]))
-    text = filled(
-        text,
-        "overnight-alerts",
-        tables.markdown(("alert", "from hour", "to hour"), _kept(overnight.RESULTS)["alerts"]),
-    )
+        # What has not been run is not in the page.
+        if path.exists():
+            text = filled(text, name, tables.markdown(header, _kept(path)[part]))
     PAGE.write_text(text, encoding="utf-8")
     plot_arms(runs["arms"], [setting for setting in groups["arms"].settings if setting.fits])
     plot_regimes(runs["regimes"])
@@ -135,7 +129,7 @@ def plot_step_down(runs: Mapping[str, Run], settings: Sequence[plan.Setting]) ->
     for setting, *at in zip(order, x, y, strict=True):
         axes.annotate(f"  {setting.server.seqs}", at, color=_INK, size=9)
     axes.set_title("max-num-seqs: preemptions against waiting")
-    axes.set_xlabel("preemptions of 200 requests")
+    axes.set_xlabel("preemptions of 120 requests")
     axes.set_ylabel("median time to first token, s")
     _save(figure, "step_down")
 
