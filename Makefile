@@ -8,11 +8,12 @@ MTAIL := .cache/mtail
 KUBE := .cache/kube
 TRIXIE := .cache/containers/debian
 VLLM ?= 0.32.0
+SOAK ?= --write
 E2E := .cache/e2e
 export PATH := $(CURDIR)/$(BIN):$(PATH):$(CURDIR)/$(TOOLS)/usr/bin:$(CURDIR)/$(TRIXIE)/usr/bin
 
 .PHONY: help demo test lint unit fuzz bench generate pictures screens clean tools newtools kubetools mtail \
-  image lock sbom pin containers e2e-vllm experiments drift
+  image lock sbom pin containers e2e-vllm experiments drift bench-page bench-short soak faketime
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -37,8 +38,27 @@ unit: $(VENV)/.dev tools newtools kubetools ## run the tests and hold the covera
 fuzz: $(VENV)/.fuzz ## look for inputs that break a reader of what others wrote
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 
-bench: $(VENV)/.dev mtail ## measure speed and size against named peers
-	$(BIN)/python -m bench
+bench: $(VENV)/.dev mtail tools ## measure speed and size against named peers
+	$(BIN)/python -m bench $(BENCH)
+
+bench-page: $(VENV)/.e2e ## write docs/benchmarks.md and its plots, of what was measured last
+	$(BIN)/python -m bench.page
+
+bench-short: $(VENV)/.dev ## count instructions of the hot paths against what is written down (needs valgrind)
+	$(BIN)/python -m bench.short
+
+soak: $(VENV)/.dev tools faketime ## put the real sidecar through faults and write docs/reliability.md (as root; some five minutes)
+	$(BIN)/python -m tests.soak $(SOAK)
+
+# Steps the wall clock of one process; unpacked, not installed.
+faketime:
+	@ls /usr/lib/*/faketime/libfaketimeMT.so.1 .cache/faketime/usr/lib/*/faketime/libfaketimeMT.so.1 2>/dev/null | grep -q . || { \
+	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	    rm -rf .cache/faketime && mkdir -p .cache/faketime && apt-get update -qq && cd .cache/faketime && \
+	    apt-get download -qq libfaketime && dpkg-deb -x libfaketime_*.deb . && rm libfaketime_*.deb; \
+	  else \
+	    echo "make soak steps the clock only with the package libfaketime." >&2; \
+	  fi; }
 
 generate: $(VENV)/.dev ## write the files that are generated and committed
 	$(BIN)/python tests/generate.py

@@ -2,7 +2,8 @@
 The sidecar's pipeline in a fresh interpreter that imports what `serve` imports, fed through its standard input.
 
 Each exposition comes with its length in eight bytes before it; so nothing that makes them is in this process. It
-prints its memory as JSON: before the first reading, and after the last. ``python -m bench.feeder``
+prints its memory as JSON: before the first reading, every ten minutes of the readings' time, and after the last.
+``python -m bench.feeder``
 """
 
 import gc
@@ -18,6 +19,8 @@ from kvpressure.derive.target import Target
 from kvpressure.expose.families import SnapshotCollector, render
 
 _SCRAPE_EVERY = 15
+LOOK_EVERY = 600
+"""Seconds of the expositions' time between two looks at the memory."""
 _START = 1_800_000_000.0
 
 
@@ -31,6 +34,7 @@ def main() -> None:
     gc.freeze()  # as serve does
     before = memory()
     readings = scrape = 0
+    looks: list[int] = []
     while length := sys.stdin.buffer.read(8):
         body = sys.stdin.buffer.read(int.from_bytes(length))
         t += 1.0
@@ -38,6 +42,8 @@ def main() -> None:
         readings += 1
         if readings % _SCRAPE_EVERY == 0:
             scrape = len(render(registry, "")[0])
+        if readings % LOOK_EVERY == 0:
+            looks.append(memory()["resident"])
     report = {
         "imported": serve.__name__,
         "readings": readings,
@@ -45,6 +51,7 @@ def main() -> None:
         "scrape_bytes": scrape,
         "before": before,
         "after": memory(),
+        "looks": looks,
     }
     print(json.dumps(report))
 

@@ -21,7 +21,7 @@ from bench.results import Row
 GOAL = 3.0
 """Times as many lines per second as the peer, each on one core, from the start of its process to its end."""
 
-_ROUNDS = 5
+_ROUNDS = 3
 _DELTAS = 1_000_000
 _RUNNING = 50
 _MTAIL = Path(__file__).parents[1] / ".cache" / "mtail" / "usr" / "bin" / "mtail"
@@ -126,9 +126,7 @@ def write(file: IO[bytes], deltas: int) -> dict[str, int]:
     def say(place: str, message: str) -> None:
         nonlocal clock
         clock += chance.uniform(5e-5, 2e-4)
-        second = time.strftime("%m-%d %H:%M:%S", time.gmtime(clock))
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(clock)) + f"{clock % 1:.6f}"[1:]
-        lines.append(f"{stamp}000Z stdout F (APIServer pid=14704) INFO {second} [{place}] {message}\n")
+        lines.append(framed(clock, place, message))
         counts["lines"] += 1
 
     while counts["deltas"] < deltas:
@@ -145,7 +143,9 @@ def write(file: IO[bytes], deltas: int) -> dict[str, int]:
             counts["gaps"] += number in begun
             begun.add(number)
             name = f"chatcmpl-r{number}"
-            say(_GENERATED, f"Generated response {name} (streaming delta): output: '', finish_reason: {reason}")
+            clock += chance.uniform(5e-5, 2e-4)
+            lines.append(delta(clock, name, reason))
+            counts["lines"] += 1
             if not running[number]:
                 counts["last"] += 1
                 say(
@@ -162,6 +162,20 @@ def write(file: IO[bytes], deltas: int) -> dict[str, int]:
             lines.clear()
     file.write("".join(lines).encode())
     return counts
+
+
+def framed(clock: float, place: str, message: str) -> str:
+    """A line of vLLM's, as a container runtime writes it down at a moment."""
+    second = time.strftime("%m-%d %H:%M:%S", time.gmtime(clock))
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(clock)) + f"{clock % 1:.6f}"[1:]
+    return f"{stamp}000Z stdout F (APIServer pid=14704) INFO {second} [{place}] {message}\n"
+
+
+def delta(clock: float, request: str, reason: str) -> str:
+    """The line of one streamed delta; `reason` is why it was the last one, or ``None``."""
+    return framed(
+        clock, _GENERATED, f"Generated response {request} (streaming delta): output: '', finish_reason: {reason}"
+    )
 
 
 _GENERATED = "request_logger.py:108"

@@ -10,10 +10,25 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time that a process has taken so far."""
+    """
+    User and system time that a process has taken so far.
+
+    Where the kernel keeps it, to the nanosecond, of the threads that are there; else in ticks of ten milliseconds.
+    """
+    told = [_schedstat(path) for path in Path(f"/proc/{pid}/task").iterdir()]
+    if told and all(told):
+        return sum(told) / 1e9
     # The command's name, in parentheses, may hold spaces.
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _schedstat(task: Path) -> int:
+    """Nanoseconds that a thread has run; 0 where the kernel does not count them, or it has just ended."""
+    try:
+        return int((task / "schedstat").read_text(encoding="utf-8").split()[0])
+    except OSError:
+        return 0
 
 
 def memory(pid: int | None = None) -> dict[str, int]:

@@ -2,14 +2,15 @@
 
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "results.json"
 
-_HEADER = ("what", "ours", "peer", "ratio", "goal", "met")
+HEADER = ("what", "ours", "peer", "ratio", "goal", "met")
 _MET = {True: "yes", False: "NO", None: "-"}
 
 
@@ -34,27 +35,45 @@ class Row:
     ratio: str = "-"
     goal: str = "-"
     met: bool | None = None
-    figures: dict[str, object] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
 
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as plain text, aligned."""
-    cells = [_HEADER, *((row.what, row.ours, row.peer, row.ratio, row.goal, _MET[row.met]) for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(_HEADER))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    lines_of = [HEADER, *map(cells, rows)]
+    widths = [max(len(line[column]) for line in lines_of) for column in range(len(HEADER))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines_of
+    ]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(lines)
 
 
-def write(rows: Sequence[Row], failed: Sequence[str]) -> None:
-    """Write the results, with what they were measured on."""
+def cells(row: Row) -> tuple[str, ...]:
+    """A row as the cells of a table."""
+    return (row.what, row.ours, row.peer, row.ratio, row.goal, _MET[row.met])
+
+
+def write(rows: Mapping[str, Sequence[Row]], failed: Sequence[str]) -> None:
+    """
+    Write the results, with what they were measured on.
+
+    Those of benchmarks that were not run this time stay, so that one can be repeated alone.
+    """
     packages = ("kvpressure", "prometheus_client", "aiohttp")
+    kept = json.loads(RESULTS.read_text(encoding="utf-8")).get("benchmarks", {}) if RESULTS.exists() else {}
     document = {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "packages": {name: version(name) for name in packages},
         "failed": list(failed),
-        "rows": [asdict(row) for row in rows],
+        "benchmarks": kept | {name: [asdict(row) for row in some] for name, some in rows.items()},
     }
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def read(path: Path = RESULTS) -> dict[str, list[Row]]:
+    """The rows of each benchmark, as they were written."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return {name: [Row(**row) for row in rows] for name, rows in document["benchmarks"].items()}

@@ -1,18 +1,15 @@
 """The whole sidecar as a process: `kvpressure serve` samples a stand-in for vLLM and is scraped as by Prometheus."""
 
-import gzip
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
-
 from bench.exposition import LONG_MODEL, Fleet
-from bench.launch import first_line, free_port, interpreter, wait_ready
 from bench.proc import MIB, cpu_seconds, imports_memory, memory
 from bench.results import Row
+from bench.watching import SCRAPE_EVERY, check, scrape, sidecar
+from kvpressure.signals_exporter import SAMPLE_COST, SAMPLES
 
 CPU_GOAL = 0.03
 """Share of one core."""
@@ -21,15 +18,9 @@ MEMORY_GOAL = 64 * MIB
 BARE = "aiohttp, prometheus_client, yaml"
 """What any exporter of this make has to import."""
 
+_ENGINES = (16, 1)
 _WARM_UP = 10.0
-_SCRAPE_EVERY = 15.0
 _SCRAPES = 2
-# As Prometheus 3 asks.
-_HEADERS = {
-    "Accept": "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
-    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;q=0.3,*/*;q=0.2",
-    "Accept-Encoding": "gzip",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +36,10 @@ class Watched:
 
 
 def run() -> list[Row]:
-    """Sixteen engines, then one."""
+    """Sixteen engines and one, each with a sidecar of its own and at the same time."""
     bare = imports_memory(BARE)
-    return [row for engines in (16, 1) for row in _rows(watch(engines), bare)]
+    with ThreadPoolExecutor(len(_ENGINES)) as pool:
+        return [row for watched in pool.map(watch, _ENGINES) for row in _rows(watched, bare)]
 
 
 def watch(engines: int) -> Watched:
@@ -57,30 +49,22 @@ def watch(engines: int) -> Watched:
     Raises:
         RuntimeError: it did not start, or did not do its work.
     """
-    seconds = _WARM_UP + _SCRAPES * _SCRAPE_EVERY
-    with interpreter("-m", "bench.standin", str(engines), str(int(seconds) + 5)) as standin:
-        upstream = f"http://127.0.0.1:{first_line(standin)}/metrics"
-        listen = f"127.0.0.1:{free_port()}"
-        with interpreter(
-            "-m", "kvpressure", "serve", "--vllm.url", upstream, "--web.listen-address", listen, "--log.level", "warn"
-        ) as sidecar:
-            wait_ready(f"http://{listen}/-/ready")
-            time.sleep(_WARM_UP)
-            before = _scrape(listen)
-            start, cpu = time.monotonic(), cpu_seconds(sidecar.pid)
-            for number in range(_SCRAPES):
-                time.sleep(start + (number + 1) * _SCRAPE_EVERY - time.monotonic())
-                after = _scrape(listen)
-            watched = Watched(
-                engines,
-                time.monotonic() - start,
-                cpu_seconds(sidecar.pid) - cpu,
-                memory(sidecar.pid),
-                after["kvpressure_samples_total"] - before["kvpressure_samples_total"],
-                after["kvpressure_sample_cost_seconds"],
-            )
-    if after["kvpressure_up"] != 1.0 or after["sample errors"] or after["engines"] != engines:
-        raise RuntimeError(f"the sidecar did not do its work: {after}")
+    with sidecar(engines) as running:
+        time.sleep(_WARM_UP)
+        before = scrape(running.listen)
+        start, cpu = time.monotonic(), cpu_seconds(running.pid)
+        for number in range(_SCRAPES):
+            time.sleep(start + (number + 1) * SCRAPE_EVERY - time.monotonic())
+            after = scrape(running.listen)
+        watched = Watched(
+            engines,
+            time.monotonic() - start,
+            cpu_seconds(running.pid) - cpu,
+            memory(running.pid),
+            after[SAMPLES.metric] - before[SAMPLES.metric],
+            after[SAMPLE_COST.metric],
+        )
+    check(after, engines)
     return watched
 
 
@@ -114,18 +98,3 @@ def _rows(watched: Watched, bare: int) -> Iterator[Row]:
         resident < MEMORY_GOAL,
         {"bytes": watched.memory, "bare_bytes": bare},
     )
-
-
-def _scrape(listen: str) -> dict[str, float]:
-    """What the sidecar says of itself, as a scrape of Prometheus sees it."""
-    request = urllib.request.Request(f"http://{listen}/metrics", headers=_HEADERS)
-    with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
-        body = gzip.decompress(answer.read()).decode()
-    said = {"sample errors": 0.0, "engines": 0.0}
-    for family in text_string_to_metric_families(body):  # type: ignore[no-untyped-call]
-        for sample in family.samples:
-            said["sample errors"] += sample.value * (sample.name == "kvpressure_sample_errors_total")
-            said["engines"] += sample.name == "kvpressure_preemptions_total"
-            if not sample.labels:
-                said[sample.name] = sample.value
-    return said

@@ -1,37 +1,47 @@
 """
 A stand-in for a vLLM server, as a process: answers every request with the exposition of the present second.
 
-The bodies are rendered before it listens, so that answering costs it next to nothing. It prints its port, then serves
-until it is terminated. ``python -m bench.standin ENGINES SECONDS``
+The answer of the next second is rendered between two requests, so that answering itself costs next to nothing and no
+reader waits for it. It prints its port, then serves until it is terminated. ``python -m bench.standin ENGINES``
 """
 
 import asyncio
 import sys
-import time
 
 from bench.exposition import LONG_MODEL, Fleet
+
+_PAUSE = 0.05
+"""Seconds after an answer at which the next one is rendered: nobody who asks once a second asks then."""
 
 
 class Answers:
     """
-    Ready answers, one per second from the first request on; then the last one goes on.
+    Counters that have moved by one step with each second since the first request.
 
     Args:
         engines: engines in the exposition.
-        seconds: how many answers to prepare.
     """
 
-    def __init__(self, engines: int, seconds: int) -> None:
-        fleet = Fleet(engines, LONG_MODEL)
-        self._answers = [_answer(fleet.text(step).encode()) for step in range(seconds)]
+    def __init__(self, engines: int) -> None:
+        self._fleet = Fleet(engines, LONG_MODEL)
+        self._step, self._answer = 0, _answer(self._fleet.text(0).encode())
+        self._loop = asyncio.get_running_loop()
         self._start: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def now(self) -> bytes:
         """The answer of this second."""
-        now = time.monotonic()
         if self._start is None:
-            self._start = now
-        return self._answers[min(int(now - self._start), len(self._answers) - 1)]
+            self._start = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(_PAUSE, self._render)
+        return self._answer
+
+    def _render(self) -> None:
+        self._timer = None
+        step = int(self._loop.time() - (self._start or 0.0)) + 1
+        if step != self._step:
+            self._step, self._answer = step, _answer(self._fleet.text(step).encode())
 
 
 class Connection(asyncio.Protocol):
@@ -60,13 +70,13 @@ def _answer(body: bytes) -> bytes:
     return head.encode() + body
 
 
-async def serve(engines: int, seconds: int) -> None:
+async def serve(engines: int) -> None:
     """Listen on a free port of the loopback interface and print it."""
-    answers = Answers(engines, seconds)
+    answers = Answers(engines)
     server = await asyncio.get_running_loop().create_server(lambda: Connection(answers), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(serve(int(sys.argv[1])))

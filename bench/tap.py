@@ -19,10 +19,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.launch import first_line, free_port, interpreter, wait_ready
+from bench.launch import first_line, free_port, interpreter
 from bench.measure import Spread, ratio
 from bench.proc import MIB, cpu_seconds, memory
 from bench.results import Row
+from bench.watching import fetch, scrape, sidecar
+from kvpressure.signals_exporter import TAP_REQUESTS
 
 LATENCY_GOAL = 0.001
 """Seconds that a chunk takes longer, at the median and at 2,000 chunks/s."""
@@ -34,9 +36,12 @@ MEMORY_GOAL = 80 * MIB
 _RATE = 50  # chunks per second and stream
 _QUIET, _BUSY = 40, 200  # streams: 2,000 and 10,000 chunks/s
 _ROUNDS = 3
-_SECONDS = 8  # that a stream lasts
+_SECONDS = 6  # that a stream lasts
 _SETTLE = 1.5  # seconds at its beginning and its end over which no CPU time is taken
-_SIDECAR_SECONDS = 30
+_SIDECAR_SECONDS = 20
+_MANY = 500  # streams that are open at once, for the memory of one
+_MANY_RATE, _MANY_SECONDS = 2, 6
+_SCRAPES, _SCRAPED_EVERY = 50, 0.2  # seconds: an answer may be given again for half of that
 _START_WITHIN = 20.0
 
 _CACHE = Path(".cache") / "nginx"
@@ -68,11 +73,13 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One run: seconds per chunk at two shares of them, and CPU seconds per chunk of the proxy."""
+    """One run: seconds per chunk at three shares of them, CPU seconds per chunk of the proxy, and its memory."""
 
     p50: float
     p99: float
+    p999: float
     cpu: float
+    resident: int
 
 
 def run() -> list[Row]:
@@ -84,6 +91,7 @@ def run() -> list[Row]:
             ways = {"direct": Proxy(upstream), "tap": tap} | ({"nginx": nginx} if nginx else {})
             rows += _latency(_in_turn(ways, _QUIET))
             rows.append(_cpu(_in_turn(ways, _BUSY)))
+            rows.append(_memory(upstream, ways))
         rows += _sidecar(upstream)
     return rows
 
@@ -96,29 +104,30 @@ def _in_turn(ways: dict[str, Proxy], streams: int) -> dict[str, list[Seen]]:
     return seen
 
 
-def _once(way: Proxy, streams: int, seconds: int) -> Seen:
+def _once(way: Proxy, streams: int, seconds: int, rate: int = _RATE) -> Seen:
     """
     So many streams at once.
 
     Raises:
         RuntimeError: chunks are missing.
     """
-    chunks = _RATE * seconds
-    with interpreter("-m", "bench.tap_load", "client", str(way.port), str(streams), str(_RATE), str(chunks)) as client:
+    chunks = rate * seconds
+    with interpreter("-m", "bench.tap_load", "client", str(way.port), str(streams), str(rate), str(chunks)) as client:
         first_line(client)
         time.sleep(_SETTLE)
         began, cpu = time.monotonic(), cpu_seconds(way.pid) if way.pid else 0.0
         time.sleep(seconds - 2 * _SETTLE)
         spent, taken = time.monotonic() - began, (cpu_seconds(way.pid) if way.pid else 0.0) - cpu
+        resident = memory(way.pid)["resident"] if way.pid else 0
         told = json.loads(first_line(client))
     if told["chunks"] != streams * chunks:
         raise RuntimeError(f"{streams * chunks - told['chunks']} chunks are missing")
-    return Seen(told["p50"], told["p99"], taken / (spent * streams * _RATE))
+    return Seen(told["p50"], told["p99"], told["p999"], taken / (spent * streams * rate), resident)
 
 
 def _latency(seen: dict[str, list[Seen]]) -> Iterator[Row]:
-    """What a chunk takes longer than without a proxy, at the median and at the 99th percentile."""
-    for share in ("p50", "p99"):
+    """What a chunk takes longer than without a proxy, at the median and at the slow end."""
+    for share in ("p50", "p99", "p999"):
         added = {
             name: [getattr(one, share) - getattr(bare, share) for one, bare in zip(runs, seen["direct"], strict=True)]
             for name, runs in seen.items()
@@ -155,16 +164,40 @@ def _carried(cpu: list[float]) -> str:
     return f"{cost.text(1e6, ' s', 1)}; {1 / (cost.median * _RATE):,.0f}"
 
 
+def _memory(upstream: int, ways: dict[str, Proxy]) -> Row:
+    """What an open stream takes: memory with many of them, less that with none, of proxies that did nothing before."""
+    with _tap(upstream) as tap:
+        none = memory(tap.pid)["resident"]
+        ours = (_once(tap, _MANY, _MANY_SECONDS, _MANY_RATE).resident - none) / _MANY
+    peer: float | None = None
+    if "nginx" in ways:
+        with _nginx(upstream) as nginx:
+            if nginx is not None:
+                none = memory(nginx.pid)["resident"]
+                peer = (_once(nginx, _MANY, _MANY_SECONDS, _MANY_RATE).resident - none) / _MANY
+    return Row(
+        f"tap: memory of one stream, of {_MANY} at once, against nginx",
+        f"{ours / 1024:.1f} KiB",
+        f"{peer / 1024:.1f} KiB" if peer is not None else "-",
+        f"{ours / peer:.1f}x as large" if peer else "-",
+        figures={"bytes_per_stream": ours, "peer_bytes_per_stream": peer},
+    )
+
+
 def _sidecar(upstream: int) -> Iterator[Row]:
-    """`kvpressure serve` with a tap, which samples one engine beside it."""
-    listen, web = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    with interpreter("-m", "bench.standin", "1", str(_SIDECAR_SECONDS)) as standin:
-        flags = ["--vllm.url", f"http://127.0.0.1:{first_line(standin)}/metrics", "--web.listen-address", web]
-        flags += ["--tap.listen", listen, "--tap.upstream", f"http://127.0.0.1:{upstream}", "--log.level", "warn"]
-        with interpreter("-m", "kvpressure", "serve", *flags) as sidecar:
-            wait_ready(f"http://{web}/-/ready")
-            seen = _once(Proxy(int(listen.rpartition(":")[2]), sidecar.pid), _QUIET, _SIDECAR_SECONDS)
-            used = memory(sidecar.pid)
+    """`kvpressure serve` with a tap, which samples one engine beside it; then how long scrapes of it take meanwhile."""
+    listen = f"127.0.0.1:{free_port()}"
+    with sidecar(1, "--tap.listen", listen, "--tap.upstream", f"http://127.0.0.1:{upstream}") as running:
+        idle = _scrape_times(running.listen)
+        port = int(listen.rpartition(":")[2])
+        seen = _once(Proxy(port, running.pid), _QUIET, _SIDECAR_SECONDS)
+        with interpreter("-m", "bench.tap_load", "steady", str(port), str(_QUIET), str(_RATE)) as load:
+            first_line(load)
+            time.sleep(_SETTLE)
+            busy = _scrape_times(running.listen)
+            passing = scrape(running.listen)[TAP_REQUESTS.metric]
+    if passing < _QUIET:
+        raise RuntimeError(f"{passing:g} streams passed through the tap while it was scraped, not {_QUIET}")
     share = seen.cpu * _QUIET * _RATE
     who = f"sidecar with a tap at {_QUIET * _RATE:,} chunks/s in {_QUIET} streams"
     yield Row(
@@ -176,11 +209,35 @@ def _sidecar(upstream: int) -> Iterator[Row]:
     )
     yield Row(
         f"{who}: resident",
-        f"{used['resident'] / MIB:.1f} MiB",
+        f"{seen.resident / MIB:.1f} MiB",
         goal=f"under {MEMORY_GOAL / MIB:.0f} MiB",
-        met=used["resident"] < MEMORY_GOAL,
-        figures={"bytes": used},
+        met=seen.resident < MEMORY_GOAL,
+        figures={"bytes": seen.resident},
     )
+    told = {"busy": _quantiles(busy), "idle": _quantiles(idle)}
+    texts = [f"{each['p50'] * 1000:.1f} and {each['p98'] * 1000:.1f} ms" for each in told.values()]
+    yield Row(
+        f"/metrics while that goes on, against the same without a stream: wall time, p50 and p98 of {_SCRAPES} scrapes",
+        texts[0],
+        texts[1],
+        f"{told['busy']['p50'] / told['idle']['p50']:.1f}x the time",
+        figures={f"{name}_seconds": each for name, each in told.items()},
+    )
+
+
+def _scrape_times(listen: str) -> list[float]:
+    """Seconds that each of some scrapes took, as a client sees it."""
+    times = []
+    for _ in range(_SCRAPES):
+        time.sleep(_SCRAPED_EVERY)
+        began = time.perf_counter()
+        fetch(listen)
+        times.append(time.perf_counter() - began)
+    return sorted(times)
+
+
+def _quantiles(times: list[float]) -> dict[str, float]:
+    return {"p50": times[len(times) // 2], "p98": times[len(times) * 98 // 100 - 1]}
 
 
 # --- processes ------------------------------------------------------------------------------------------------------

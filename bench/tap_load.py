@@ -5,6 +5,8 @@ The processes around a proxy under test, each started alone.
 them, at the rate and for the number that the path says (``/RATE/CHUNKS``), with the time of its writing as the text of
 each. It prints its port. ``... client PORT STREAMS RATE CHUNKS`` reads so many streams at once and prints, as JSON,
 what it saw. ``... tap PORT`` is the tap alone in front of an upstream, as `serve` makes it, and prints its port.
+``... steady PORT STREAMS RATE`` keeps so many streams going, new ones in the place of those that end, and
+``... log FILE STREAMS RATE`` writes the lines that a vLLM logs for such streams; both go on until terminated.
 """
 
 import asyncio
@@ -15,7 +17,10 @@ import re
 import sys
 import time
 from array import array
+from functools import partial
+from pathlib import Path
 
+from bench.logs import delta
 from kvpressure.config import StreamConfig, TapConfig
 from kvpressure.derive.streams import Streams
 from kvpressure.observe.tap import Tap
@@ -27,6 +32,9 @@ _EVENT = (
 )
 _END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 _STAMP = re.compile(rb'"content":" (\d+)"')
+SHARES = {"50": 500, "99": 990, "999": 999}
+"""What is told of the delays: the names of percentiles, and which share of a thousand lies below each."""
+_LASTS = 10.0  # seconds that a stream of a steady load lasts at least; twice that at most
 _EDGE = 8  # the share of the chunks at each end that is not measured, while streams begin and end: one in so many
 
 
@@ -125,8 +133,45 @@ async def client(port: int, streams: int, rate: float, chunks: int) -> None:
     await asyncio.gather(*(reader.done for reader in readers))
     edge = len(delays) // _EDGE
     middle = sorted(delays[edge : len(delays) - edge])
-    figures = {f"p{share}": middle[len(middle) * share // 100] / 1e9 for share in (50, 99)}
+    figures = {f"p{name}": middle[len(middle) * share // 1000] / 1e9 for name, share in SHARES.items()}
     print(json.dumps({"chunks": len(delays)} | figures), flush=True)
+
+
+async def steady(port: int, streams: int, rate: float) -> None:
+    """Keep so many streams going."""
+    loop = asyncio.get_running_loop()
+
+    async def keep() -> None:
+        while True:
+            chunks = int(rate * random.uniform(_LASTS, 2 * _LASTS))  # noqa: S311  # they end one by one
+            path, delays = f"/{rate:g}/{chunks}", array("q")
+            _, reader = await loop.create_connection(partial(Reader, path, delays), "127.0.0.1", port)
+            await reader.done
+
+    print("started", flush=True)
+    await asyncio.gather(*(keep() for _ in range(streams)))
+
+
+def log(path: str, streams: int, rate: float) -> None:
+    """Write the lines of so many streams at the pace of the clock."""
+    left, names, request, period = [0] * streams, [""] * streams, 0, 1 / rate
+    with Path(path).open("w", encoding="utf-8") as file:
+        print("started", flush=True)
+        due = time.time()
+        while True:
+            lines = []
+            for number in range(streams):
+                if not left[number]:
+                    request += 1
+                    names[number] = f"chatcmpl-r{request}"
+                    left[number] = int(rate * random.uniform(_LASTS, 2 * _LASTS))  # noqa: S311
+                left[number] -= 1
+                reason = "None" if left[number] else "length"
+                lines.append(delta(time.time(), names[number], reason))
+            file.write("".join(lines))
+            file.flush()
+            due += period
+            time.sleep(max(0.0, due - time.time()))
 
 
 async def tap(upstream: int) -> None:
@@ -145,6 +190,10 @@ if __name__ == "__main__":
     command, *values = sys.argv[1:]
     if command == "source":
         asyncio.run(source())
+    elif command == "steady":
+        asyncio.run(steady(int(values[0]), int(values[1]), float(values[2])))
+    elif command == "log":
+        log(values[0], int(values[1]), float(values[2]))
     elif command == "tap":
         asyncio.run(tap(int(values[0])))
     else:
