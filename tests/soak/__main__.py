@@ -1,0 +1,185 @@
+"""
+``python -m tests.soak [--hours N] [--lane NAME] [--fault WORD] [--write]``: the real sidecar through faults.
+
+Without ``--hours`` once through all of them, some four minutes. With it again and again, and memory must not grow.
+``--write`` keeps what came of it in docs/reliability.md.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from . import machine, pages, report
+from .faults import LANES, Fault, faults
+from .judge import TIMELY, Judge, Outcome, Period
+from .report import Lane, Row
+from .stage import Stage, stage
+
+_PORTS = 21_700
+_SETTLE = 3.0
+_AFTER = 3.0
+_REST = 5.0
+_DEFECTS = ("Traceback", "please report", "Task exception was never retrieved", "CancelledError")
+
+
+class Run:
+    """
+    One lane's run.
+
+    Args:
+        name: the lane.
+        todo: its faults.
+        until: when no new round begins, on the monotonic clock.
+    """
+
+    def __init__(self, name: str, todo: Sequence[Fault], until: float) -> None:
+        self._todo = todo
+        self._until = until
+        self._lane = Lane(name)
+        self._failures: Counter[str] = Counter()
+        self._rests: list[tuple[float, float]] = []
+        self._paced: set[str] = set()
+        self._judged: Judge | None = None
+
+    def run(self, folder: Path, port: int) -> Lane:
+        """Go through the faults, until the time is over."""
+        lane, began = self._lane, time.monotonic()
+        place = folder / lane.name
+        place.mkdir()
+        # A preemption now and then, but in one lane only: right after one, users who pause page nobody.
+        preempts = 100 if lane.name == "vllm" else 0
+        with stage(place, port, preempts=preempts, few_files=lane.name == "machine") as running:
+            while True:
+                self._round(running)
+                if running.sidecar.poll() is not None or time.monotonic() >= self._until:
+                    break
+            if running.sidecar.poll() is not None:
+                lane.complaints.append(f"it ended with status {running.sidecar.returncode}")
+        log = (place / "sidecar.log").read_text(encoding="utf-8", errors="replace")
+        lane.complaints += [defect for defect in _DEFECTS if defect in log]
+        lane.minutes = (time.monotonic() - began) / 60
+        lane.slope = report.slope(self._rests)
+        lane.failures = dict(self._failures) if lane.rounds > 1 else {}
+        lane.paced = sorted(self._paced)
+        return lane
+
+    def _round(self, running: Stage) -> None:
+        tried: list[tuple[Fault, Period]] = []
+        skipped = {fault.name: why for fault in self._todo if (why := machine.missing(fault.needs))}
+        running.forget()
+        for fault in self._todo:
+            if fault.name in skipped or running.sidecar.poll() is not None:
+                continue
+            say(f"{self._lane.name}: {fault.name}")
+            tried.append((fault, _go_through(running, fault)))
+        time.sleep(_REST)
+        resting = [size for t, size in running.scraper.memory if t > time.monotonic() - _REST]
+        self._rests.append((time.monotonic(), min(resting, default=0.0)))
+        self._judge(running, tried, skipped)
+        self._lane.rounds += 1
+
+    def _judge(self, running: Stage, tried: list[tuple[Fault, Period]], skipped: dict[str, str]) -> None:
+        scrapes = list(running.scraper.scrapes)
+        self._paced.update(pages.paced(scrapes))
+        standin, users = running.ledgers()
+        judge = self._judged = Judge(scrapes, standin, users, self._judged)
+        rows = {name: Row(name, skipped=why) for name, why in skipped.items()}
+        for fault, period in tried:
+            outcome = judge.judge(period, fault.rules)
+            busy = standin.held_up(period.began, period.ended)
+            if busy > report.BUSY:
+                wrong = {
+                    what: times for what, times in outcome.wrong.items() if not any(part in what for part in TIMELY)
+                }
+                outcome = Outcome(outcome.absent, Counter(wrong), outcome.back, outcome.samples)
+            told = pages.stretched(scrapes, period)
+            rows[fault.name] = row = Row(
+                fault.name,
+                period.released - period.began,
+                dict(outcome.absent),
+                dict(outcome.wrong),
+                outcome.back,
+                told,
+                sorted(set(told) - set(fault.pages)) if busy <= report.BUSY else [],
+                _memory(running.scraper.memory, period),
+                busy=busy,
+            )
+            self._failures[fault.name] += row.failed
+        self._failures = +self._failures
+        self._lane.rows = [rows[fault.name] for fault in self._todo if fault.name in rows]
+
+
+def say(text: str) -> None:
+    """Tell whoever waits."""
+    sys.stderr.write(text + "\n")
+
+
+def _go_through(running: Stage, fault: Fault) -> Period:
+    """Let one fault happen, and wait until all is well again."""
+    running.wait_whole(frozenset(), _SETTLE)
+    time.sleep(_SETTLE)
+    last = running.scraper.scrapes[-1]
+    began = time.monotonic()
+    fault.begin(running)
+    for second in range(round(fault.seconds)):
+        fault.each(running, second)
+        time.sleep(max(0.0, began + second + 1 - time.monotonic()))
+    fault.end(running)
+    released = time.monotonic()
+    running.wait_whole(last.names, fault.patience)
+    time.sleep(_AFTER)
+    return Period(began, released, time.monotonic())
+
+
+def _memory(points: Sequence[tuple[float, float]], period: Period) -> tuple[float, float]:
+    before = [size for t, size in points if t <= period.began]
+    after = [size for t, size in points if t <= period.ended]
+    return before[-1] if before else 0.0, after[-1] if after else 0.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """
+    Run what is asked for.
+
+    Returns:
+        0, or 1 where anything did not go as it must.
+    """
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__.split("\n\n")[1])
+    parser.add_argument("--hours", type=float, default=0.0, help="go through the faults again until then")
+    parser.add_argument("--lane", choices=LANES, help="only this lane")
+    parser.add_argument("--fault", default="", help="only faults with this in their name")
+    parser.add_argument("--scale", type=float, default=1.0, help="a share of the two floods, where the machine is busy")
+    parser.add_argument("--write", action="store_true", help=f"keep the results in {report.PAGE.name}")
+    parser.add_argument("--keep", type=Path, help="keep the logs of all processes in this folder")
+    options = parser.parse_args(arguments)
+    if options.write and (options.lane or options.fault or options.scale != 1):
+        parser.error("--write is for all faults at their full size")
+    todo = [fault for fault in faults(options.scale) if options.fault in fault.name]
+    names = [name for name in LANES if options.lane in (None, name) and any(fault.lane == name for fault in todo)]
+    until = time.monotonic() + options.hours * 3600
+    folder = Path(tempfile.mkdtemp(prefix="kvpressure-soak-"))
+    try:
+        with ThreadPoolExecutor(len(names)) as pool:
+            runs = [Run(name, [fault for fault in todo if fault.lane == name], until) for name in names]
+            waiting = [pool.submit(run.run, folder, _PORTS + 10 * place) for place, run in enumerate(runs)]
+            lanes = [each.result() for each in waiting]
+    finally:
+        if options.keep:
+            shutil.copytree(folder, options.keep, dirs_exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    if options.write:
+        report.save(lanes)
+    sys.stdout.write(report.markdown(lanes))
+    failed = any(lane.failed for lane in lanes)
+    sys.stdout.write("\nNOT AS IT MUST BE: see above.\n" if failed else "\nAll as it must be.\n")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

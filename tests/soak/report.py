@@ -1,0 +1,179 @@
+"""What came of the faults: kept as JSON, told as a table."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kvpressure import tables
+
+from .machine import ROOT
+
+PAGE = ROOT / "docs" / "reliability.md"
+RESULTS = ROOT / "docs" / "reliability" / "soak.json"
+SLOPE = 0.1
+"""MiB an hour that the sidecar's memory may grow by, after the first minutes."""
+MIB = 1024 * 1024
+BUSY = 1.0
+"""Seconds from which a machine is too busy to tell who is late."""
+_HEADER = ("fault", "lasted", "absent meanwhile", "whole again after", "pages, 15 times as long", "memory", "wrong")
+_BEGIN, _END = "<!-- generated: soak -->", "<!-- end -->"
+
+
+@dataclass
+class Row:
+    """
+    One fault.
+
+    Args:
+        fault: its name.
+        seconds: how long it lasted.
+        absent: seconds of absence, by signal.
+        wrong: everything wrong, with how often it was seen.
+        back: seconds until everything was there again; None where it was not.
+        pages: critical alerts, where each second is taken for fifteen.
+        unexpected: those of them that should not have fired.
+        memory: bytes of the sidecar's own pages before the fault and behind it.
+        skipped: why it was not tried; empty where it was.
+        busy: seconds for which others kept the stand-in from its work; where it is more than ``BUSY``, nothing that
+            depends on time was judged.
+    """
+
+    fault: str
+    seconds: float = 0.0
+    absent: dict[str, float] = field(default_factory=dict)
+    wrong: dict[str, int] = field(default_factory=dict)
+    back: float | None = None
+    pages: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    memory: tuple[float, float] = (0.0, 0.0)
+    skipped: str = ""
+    busy: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        """Whether it did not go as it must."""
+        return bool(self.wrong or self.unexpected)
+
+
+@dataclass
+class Lane:
+    """
+    One sidecar through its faults.
+
+    Args:
+        name: the lane.
+        minutes: how long it ran.
+        paced: critical alerts over all of it, scraped every fifteen seconds.
+        complaints: what its log says of a defect.
+        rows: its faults, of the last time round where it went through them more than once.
+        rounds: how many times it went through them.
+        slope: MiB an hour that its memory grew by after the first rounds; None where it did not run for long enough.
+        failures: faults that failed in any round, with the number of rounds.
+    """
+
+    name: str
+    minutes: float = 0.0
+    paced: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    rounds: int = 0
+    slope: float | None = None
+    failures: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything did not go as it must."""
+        grows = self.slope is not None and self.slope > SLOPE
+        return bool(self.failures or self.paced or self.complaints or grows or any(row.failed for row in self.rows))
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float | None:
+    """
+    The straight line through memory over time, in MiB an hour.
+
+    Args:
+        points: seconds and bytes, one of each round.
+
+    Returns:
+        None for fewer than four rounds behind the first two, in which caches fill.
+    """
+    late = points[2:]
+    if len(late) < 4:
+        return None
+    middle = sum(t for t, _ in late) / len(late)
+    mean = sum(size for _, size in late) / len(late)
+    spread = sum((t - middle) ** 2 for t, _ in late)
+    return 3600 / MIB * sum((t - middle) * (size - mean) for t, size in late) / spread
+
+
+def load() -> list[Lane]:
+    """The lanes that were kept; none before the first run."""
+    if not RESULTS.exists():
+        return []
+    kept = json.loads(RESULTS.read_text(encoding="utf-8"))["lanes"]
+    return [Lane(**{**lane, "rows": [_row(row) for row in lane["rows"]]}) for lane in kept]
+
+
+def save(lanes: Sequence[Lane]) -> None:
+    """Keep them, and write the page's table."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"lanes": [asdict(lane) for lane in lanes]}, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), lanes), encoding="utf-8")
+
+
+def filled(page: str, lanes: Sequence[Lane]) -> str:
+    """The page with the table of these lanes in it."""
+    head, _, rest = page.partition(_BEGIN)
+    return f"{head}{_BEGIN}\n{markdown(lanes)}{_END}{rest.partition(_END)[2]}"
+
+
+def markdown(lanes: Sequence[Lane]) -> str:
+    """A table of every fault, and a line for each sidecar."""
+    if not lanes:
+        return "No run has been kept yet: `make soak` writes the table.\n"
+    rows = [cells(row) for lane in lanes for row in lane.rows]
+    table = tables.markdown(_HEADER, rows).rstrip("\n")
+    return table + "\n\n" + "".join(f"* {_sentence(lane)}\n" for lane in lanes)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A row of the table."""
+    if row.skipped:
+        return (row.fault, "not tried", row.skipped, "-", "-", "-", "-")
+    return (
+        row.fault,
+        f"{row.seconds:.0f} s",
+        _absent(row.absent),
+        "not" if row.back is None else f"{row.back:.1f} s",
+        ", ".join(f"{name}{'' if name not in row.unexpected else ' (FALSE)'}" for name in row.pages) or "none",
+        f"{row.memory[0] / MIB:.1f} → {row.memory[1] / MIB:.1f} MiB",
+        ("; ".join(row.wrong) or "nothing")
+        + (f" (others kept the machine busy for {row.busy:.0f} s: times were not judged)" if row.busy > BUSY else ""),
+    )
+
+
+def _absent(absent: dict[str, float]) -> str:
+    """The signals that were absent for about as long are told together."""
+    groups: dict[int, list[str]] = {}
+    for name, seconds in absent.items():
+        groups.setdefault(round(seconds), []).append(name.removeprefix("kvpressure_"))
+    told = []
+    for seconds, names in sorted(groups.items(), reverse=True):
+        names.sort()
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        told.append(f"`{names[0]}`{others}: {seconds} s")
+    return "; ".join(told) or "nothing"
+
+
+def _sentence(lane: Lane) -> str:
+    paced = f"paged: {', '.join(lane.paced)}" if lane.paced else "no page"
+    crash = f" It complained: {'; '.join(lane.complaints)}." if lane.complaints else ""
+    drift = "" if lane.slope is None else f" Memory: {lane.slope:+.2f} MiB an hour."
+    times = f"{lane.rounds} times through" if lane.rounds > 1 else "once through"
+    failures = "".join(f" {name} failed {count} times." for name, count in lane.failures.items())
+    return f"Lane {lane.name}: {times}, {lane.minutes:.0f} min, scraped every 15 s {paced}.{crash}{drift}{failures}"
+
+
+def _row(kept: dict[str, Any]) -> Row:
+    return Row(**{**kept, "memory": tuple(kept["memory"])})
