@@ -7,6 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import generate
+import stages
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from kvpressure import signals, signals_streams
@@ -17,6 +20,7 @@ from kvpressure.expose import families
 from kvpressure.signals import CATALOGUE
 from kvpressure.vllm import names
 from kvpressure.vllm.reading import EngineReading
+from kvpressure.vllm.stream import SOURCES
 
 REAL = (Path(__file__).parent / "fixtures" / "lab" / "vllm-0.32.0.prom").read_text(encoding="utf-8")
 EMPTY = EngineSnapshot("m", "0", "V1", "unknown", "unknown")
@@ -48,6 +52,29 @@ def test_every_signal_has_its_samples():
 
     assert set(CATALOGUE) == given
     assert len(CATALOGUE) == len({signal.metric for signal in CATALOGUE})
+
+
+def test_no_two_are_one_family_in_openmetrics():
+    """OpenMetrics names a counter without its _total: none of ours is then called like another signal."""
+    bases = [signal.metric.removesuffix("_total") for signal in CATALOGUE]
+
+    assert [] == [base for base in bases if bases.count(base) > 1]
+
+
+def test_openmetrics_is_read_by_its_own_parser():
+    """With streams of a tap and a log in it, the exposition in OpenMetrics is one that prometheus_client reads."""
+    snapshot = stages.played("storm", 60, sources=SOURCES)[-1]
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(families.SnapshotCollector(lambda: snapshot))
+    body, content_type = families.render(registry, "application/openmetrics-text;version=1.0.0")
+
+    read = {family.name for family in openmetrics.text_string_to_metric_families(body.decode())}
+
+    assert content_type.startswith("application/openmetrics-text")
+    assert {
+        signals_streams.REQUESTS_PAUSED.metric.removesuffix("_total"),
+        signals_streams.REQUESTS_PAUSING.metric,
+    } <= read
 
 
 def test_names_are_prometheus_own():

@@ -77,8 +77,8 @@ PAUSED_RATIO = Signal(
     scope="stream",
     headline=True,
 )
-REQUESTS_PAUSED_NOW = Signal(
-    "requests_paused",
+REQUESTS_PAUSING = Signal(
+    "requests_pausing",
     "gauge",
     "requests",
     "Requests that are paused at this moment.",

@@ -246,7 +246,7 @@ class Judge:
         for source in ("tap", "log"):
             sides = [self._standin, *(self._users if source == "tap" else ())]
             since = scrape.start - PAUSE - rules.lag
-            for metric, name in (("kvpressure_requests_streaming", "open"), ("kvpressure_requests_paused", "silent")):
+            for metric, name in (("kvpressure_requests_streaming", "open"), ("kvpressure_requests_pausing", "silent")):
                 if name == "open" and source in rules.lingers | self._lingering:
                     continue
                 held = [span[1] for side in sides if (span := side.span(since, scrape.end, f"stream/{name}"))]

@@ -63,7 +63,7 @@ def _now(config: BundleConfig) -> list[Panel]:
             "Paused at this moment",
             "Requests without a token for longer than the pause threshold, now. Each is a user who looks at half an "
             "answer. Above 0 for minutes: see On call for the verdict.",
-            [_sources_now(signals_streams.REQUESTS_PAUSED_NOW)],
+            [_sources_now(signals_streams.REQUESTS_PAUSING)],
             (6, 4),
             look=Look(steps=graded(1, None), decimals=0, nothing="? no tap, no log"),
             links=runbooks(config, alert.REQUESTS_PAUSING),

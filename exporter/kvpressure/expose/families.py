@@ -248,7 +248,7 @@ _STREAM: Mapping[Signal, Callable[[StreamSnapshot], Samples]] = {
     signals_streams.REQUESTS_STREAMED: _stream(lambda s: s.streamed),
     signals_streams.REQUESTS_PAUSED: _stream(lambda s: s.paused),
     signals_streams.PAUSED_RATIO: _stream_windows(lambda w: w.paused_ratio),
-    signals_streams.REQUESTS_PAUSED_NOW: _stream(lambda s: s.paused_now),
+    signals_streams.REQUESTS_PAUSING: _stream(lambda s: s.paused_now),
     signals_streams.REQUESTS_STREAMING: _stream(lambda s: s.open),
     signals_streams.STREAMS_ABANDONED: _stream(lambda s: s.abandoned),
 }
