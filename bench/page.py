@@ -69,7 +69,7 @@ def page(text: str, found: Mapping[str, Sequence[Row]]) -> str:
         if plot in found:
             parts[name] += f"\n\n![{alternative}](benchmarks/{plot}.svg)"
     for name, part in parts.items():
-        text = _filled(text, name, part)
+        text = tables.filled(text, name, part, PAGE.name)
     return text
 
 
@@ -133,14 +133,6 @@ def right(when: float | None, by: float | None, first: int | None) -> bool:
 def _cell(when: float | None, first: int | None, *, good: bool) -> str:
     said = "silent" if when is None else f"{when - first:.0f} s" if first is not None else "pages"
     return said if good else f"{said}, wrong"
-
-
-def _filled(text: str, name: str, part: str) -> str:
-    before, start, rest = text.partition(f"<!-- generated: {name} -->\n")
-    _, end, after = rest.partition("<!-- end -->")
-    if not end:
-        raise ValueError(f"{PAGE.name} has no place for {name}")
-    return f"{before}{start}{part}\n{end}{after}"
 
 
 if __name__ == "__main__":

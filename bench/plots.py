@@ -4,30 +4,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from bench import style
 from bench.detect import INTERVALS
 from bench.results import Row
 
-_INK, _OURS, _PEER, _GREY = "#1f2328", "#c4342b", "#2a78b8", "#8a8f98"
-mpl.rcParams.update(
-    {
-        "figure.dpi": 110,
-        "font.size": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.edgecolor": _GREY,
-        "axes.titlelocation": "left",
-        # The same figures are the same file.
-        "svg.hashsalt": "kvpressure",
-    }
-)
+_INK, _OURS, _PEER, _GREY = style.INK, style.RED, style.BLUE, style.GREY
 _SHADES = ("#e79a94", "#d7655d", _OURS)
 
 

@@ -80,10 +80,7 @@ def alerts_bench(text: str, results: Mapping[str, alert_bench.Result]) -> str:
 
 def _filled(text: str, parts: Mapping[str, str]) -> str:
     for name, part in parts.items():
-        before, start, rest = text.partition(f"<!-- generated: {name} -->\n")
-        _, end, after = rest.partition("<!-- end -->")
-        assert end, f"the page has no place for {name}"
-        text = f"{before}{start}{part}\n{end}{after}"
+        text = tables.filled(text, name, part)
     return text
 
 

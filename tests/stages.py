@@ -4,11 +4,11 @@ import dataclasses
 import time
 from functools import cache
 
+from model_time import play
+
 from kvpressure.config import Config
 from kvpressure.derive.snapshot import Snapshot
 from kvpressure.derive.target import Target
-from kvpressure.lab.engine import Engine
-from kvpressure.lab.load import Load
 from kvpressure.lab.metrics import ServerMetrics
 from kvpressure.lab.scenarios import SCENARIOS
 from kvpressure.vllm.stream import SOURCES, LogFacts, StreamEvent, TapFacts
@@ -25,45 +25,37 @@ NOW = float(int(time.time()))
 def played(name, seconds, *, sources=("tap",), seed=0, without=()):
     """A snapshot for each second of a scenario; series whose names hold one of `without` are not exposed."""
     scenario = SCENARIOS[name]
-    engine, load = Engine(scenario.server, scenario.stalls, seed), Load(scenario.workload, seed)
     metrics, target = ServerMetrics(scenario.server, MODEL), Target(Config(), interval=1.0, sources=sources)
-    start, seen, due = NOW - seconds, [], 1.0
+    start, seen = NOW - seconds, []
 
-    def sample_until(end):
-        nonlocal due
-        while due <= end:
-            text = metrics.render().decode()
-            lines = [line for line in text.splitlines() if not any(word in line for word in without)]
-            target.observe(start + due, "\n".join(lines) + "\n", 0.012)
-            for streams in target.streams.values():
-                streams.advance(start + due)
-            tap = TapFacts(open=40, responses={"2xx": int(3 * due)}) if "tap" in sources else None
-            log = LogFacts(files=1, lines=int(900 * due), lag=0.2) if "log" in sources else None
-            seen.append(target.snapshot(start + due, log=log, tap=tap))
-            due += 1.0
+    def sample(t):
+        text = metrics.render().decode()
+        lines = [line for line in text.splitlines() if not any(word in line for word in without)]
+        target.observe(start + t, "\n".join(lines) + "\n", 0.012)
+        for streams in target.streams.values():
+            streams.advance(start + t)
+        tap = TapFacts(open=40, responses={"2xx": int(3 * t)}) if "tap" in sources else None
+        log = LogFacts(files=1, lines=int(900 * t), lag=0.2) if "log" in sources else None
+        seen.append(target.snapshot(start + t, log=log, tap=tap))
 
-    while engine.clock < seconds:
-        change = load.advance(engine)
-        for source in target.streams.values():
-            source.feed(StreamEvent("abort", start + engine.clock, request, model=MODEL) for request in change.aborted)
-        if engine.scheduler.idle:
-            sample_until(load.next_time)
-            engine.clock = load.next_time
-            continue
-        result, duration = engine.begin()
-        sample_until(engine.clock + duration)
-        iteration = engine.finish(result, duration)
+    def left(now, requests):
+        feed(StreamEvent("abort", start + now, request, model=MODEL) for request in requests)
+
+    def finished(iteration):
         metrics.record(iteration)
-        for source in target.streams.values():
-            source.feed(
-                StreamEvent(
-                    "last" if token.finished else "token",
-                    start + iteration.now,
-                    token.sequence.request.id,
-                    model=MODEL,
-                )
-                for token in iteration.tokens
+        feed(
+            StreamEvent(
+                "last" if token.finished else "token", start + iteration.now, token.sequence.request.id, model=MODEL
             )
+            for token in iteration.tokens
+        )
+
+    def feed(events):
+        events = list(events)
+        for source in target.streams.values():
+            source.feed(events)
+
+    play(scenario, seconds, seed, sample, finished, left=left)
     return tuple(seen)
 
 

@@ -4,9 +4,7 @@ import ast
 import contextlib
 import itertools
 import re
-import socket
 import ssl
-import threading
 import time
 import urllib.request
 from statistics import fmean
@@ -14,6 +12,7 @@ from statistics import fmean
 import pytest
 from attackers import CANARY, begun
 from commands import free_port, running, wait_for
+from raw_server import RawServer
 from webdoor import basic, hashed, issued
 
 from kvpressure.expose.guard import BURST, RATE
@@ -35,40 +34,21 @@ METRICS = (
 )
 
 
-class Upstream:
+class Upstream(RawServer):
     """A stand-in for vLLM that keeps the time of each sample."""
 
     def __init__(self, body=METRICS):
         self.body = body.encode()
         self.samples = []
-        self._server = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.port = self._server.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        threading.Thread(target=self._serve, daemon=True).start()
+        super().__init__()
 
-    def _serve(self):
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
-
-    def _answer(self, connection):
-        with connection, connection.makefile("rb") as lines:
-            try:
-                while line := lines.readline():
-                    if line.startswith(b"GET /metrics "):
-                        self.samples.append(time.monotonic())
-                    if line == b"\r\n":
-                        connection.sendall(
-                            b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(self.body) + self.body
-                        )
-            except OSError:
-                return
-
-    def stop(self):
-        self._server.close()
+    def answer(self, connection):
+        with connection.makefile("rb") as lines:
+            while line := lines.readline():
+                if line.startswith(b"GET /metrics "):
+                    self.samples.append(time.monotonic())
+                if line == b"\r\n":
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(self.body) + self.body)
 
     def gaps(self, begin, end):
         """Seconds between one sample and the next, of all that reach into a time."""

@@ -4,13 +4,13 @@ import contextlib
 import http.client
 import re
 import socket
-import threading
 import time
 from urllib.parse import quote
 
 import pytest
 from attackers import CANARY
 from commands import free_port, running
+from raw_server import RawServer
 
 from kvpressure.config import Config
 from kvpressure.derive.snapshot import Snapshot
@@ -21,38 +21,22 @@ SILENCE = 0.05
 """Seconds without a byte after which the upstream answers."""
 
 
-class Recorder:
+class Recorder(RawServer):
     """A raw upstream that keeps every byte which it is sent, and answers whatever it is."""
 
     def __init__(self):
         self.received = bytearray()
-        self.connections = 0
-        self._server = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.port = self._server.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
+        super().__init__()
 
-    def _serve(self):
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:
-                return
-            self.connections += 1
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
-
-    def _answer(self, connection):
-        with connection, contextlib.suppress(ConnectionError):
-            while data := connection.recv(65536):
-                connection.settimeout(SILENCE)
-                with contextlib.suppress(TimeoutError):
-                    while more := connection.recv(65536):
-                        data += more
-                connection.settimeout(None)
-                self.received += data
-                connection.sendall(ANSWER)
-
-    def stop(self):
-        self._server.close()
+    def answer(self, connection):
+        while data := connection.recv(65536):
+            connection.settimeout(SILENCE)
+            with contextlib.suppress(TimeoutError):
+                while more := connection.recv(65536):
+                    data += more
+            connection.settimeout(None)
+            self.received += data
+            connection.sendall(ANSWER)
 
 
 def ask(port, data, seconds=2.0):

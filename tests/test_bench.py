@@ -10,19 +10,16 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from bench import agent, detect, history, matrix, page, paths, proc, results, short, startup
+from bench.launch import first_line, interpreter
+from bench.logs import delta
+from bench.measure import Spread, ratio
+from bench.results import Row
+from bench.watching import ENGINES, Sidecar, check, scrape, sidecar
+
+from kvpressure.vllm.logs import LogReader
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT))  # bench/ lies beside the package and beside the tests
-
-from bench import agent, detect, history, matrix, page, paths, proc, results, short, startup  # noqa: E402
-from bench.launch import first_line, interpreter  # noqa: E402
-from bench.logs import delta  # noqa: E402
-from bench.measure import Spread, ratio  # noqa: E402
-from bench.results import Row  # noqa: E402
-from bench.watching import ENGINES, Sidecar, check, scrape, sidecar  # noqa: E402
-
-from kvpressure.vllm.logs import LogReader  # noqa: E402
-
 BOUNDS = json.loads(short.BOUNDS.read_text(encoding="utf-8"))
 
 

@@ -4,11 +4,10 @@ from collections import Counter
 from functools import cache
 
 import pytest
+from model_time import play
 
 from kvpressure.config import Config
 from kvpressure.derive.target import Target
-from kvpressure.lab.engine import Engine
-from kvpressure.lab.load import Load
 from kvpressure.lab.metrics import ServerMetrics
 from kvpressure.lab.scenarios import SCENARIOS
 
@@ -17,28 +16,15 @@ from kvpressure.lab.scenarios import SCENARIOS
 def played(name, seconds, seed=0):
     """(second, regime, verdict, preemptions) after each second of a scenario."""
     scenario = SCENARIOS[name]
-    engine, load = Engine(scenario.server, scenario.stalls, seed), Load(scenario.workload, seed)
     metrics, target = ServerMetrics(scenario.server, "m"), Target(Config(), interval=1.0)
-    seen, due = [], 1.0
+    seen = []
 
-    def sample_until(end):
-        nonlocal due
-        text = metrics.render().decode() if due <= end else ""
-        while due <= end:
-            target.observe(due, text, 0.001)
-            found = target.snapshot(due).engines[0]
-            seen.append((due, found.regime, found.verdict, found.preemptions))
-            due += 1.0
+    def sample(t):
+        target.observe(t, metrics.render().decode(), 0.001)
+        found = target.snapshot(t).engines[0]
+        seen.append((t, found.regime, found.verdict, found.preemptions))
 
-    while engine.clock < seconds:
-        load.advance(engine)
-        if engine.scheduler.idle:
-            sample_until(load.next_time)
-            engine.clock = load.next_time
-            continue
-        result, duration = engine.begin()
-        sample_until(engine.clock + duration)
-        metrics.record(engine.finish(result, duration))
+    play(scenario, seconds, seed, sample, metrics.record)
     return seen
 
 

@@ -37,6 +37,26 @@ def text(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
     return "\n".join([lines[0], "-" * rule, *lines[1:]])
 
 
+def filled(page: str, name: str, part: str, file: str = "the page") -> str:
+    """
+    A Markdown page with one of its generated parts made anew.
+
+    Args:
+        page: the text, in which the part stands between `<!-- generated: NAME -->` and `<!-- end -->`.
+        name: of the part.
+        part: what it is now.
+        file: what the page is called, for the sentence.
+
+    Raises:
+        ValueError: the page has no place for it.
+    """
+    before, start, rest = page.partition(f"<!-- generated: {name} -->\n")
+    _, end, after = rest.partition("<!-- end -->")
+    if not end:
+        raise ValueError(f"{file} has no place for {name}")
+    return f"{before}{start}{part}\n{end}{after}"
+
+
 def _stacked(cells: list[list[str]], widths: list[int], width: int) -> str:
     lines = []
     for row in cells[1:]:

@@ -15,11 +15,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import model_time
+
 from kvpressure import tables
 from kvpressure.config import Config, KvConfig, SampleConfig
 from kvpressure.derive.target import Target
-from kvpressure.lab.engine import Engine
-from kvpressure.lab.load import Load
+from kvpressure.lab.engine import Iteration
 from kvpressure.lab.metrics import ServerMetrics
 from kvpressure.lab.scenarios import SCENARIOS
 from kvpressure.lab.workload import Length, Phase, Workload
@@ -111,33 +112,22 @@ def pinned(every: float, scenario: str = "bookstore", seconds: float = 900.0, se
         seed: of its users.
     """
     of = SCENARIOS[scenario]
-    engine, load = Engine(of.server, of.stalls, seed), Load(of.workload, seed)
-    metrics = ServerMetrics(of.server, "lab")
-    config = Config(sample=SampleConfig(interval=every, max_interval=every))
-    target = Target(config, interval=every)
-    truth, due, usage = 0.0, every, 0.0
-    line = KvConfig().pin_threshold
-    start = 1e9
+    metrics, start, line = ServerMetrics(of.server, "lab"), 1e9, KvConfig().pin_threshold
+    target = Target(Config(sample=SampleConfig(interval=every, max_interval=every)), interval=every)
+    truth, usage = 0.0, 0.0
 
-    def until(end: float) -> None:
-        nonlocal due
-        while due <= end:
-            target.observe(start + due, metrics.render().decode(), 0.01)
-            due += every
+    def sample(t: float) -> None:
+        target.observe(start + t, metrics.render().decode(), 0.01)
 
-    while engine.clock < seconds:
-        load.advance(engine)
-        if engine.scheduler.idle:
-            until(load.next_time)
-            engine.clock = load.next_time
-            continue
-        result, duration = engine.begin()
-        until(engine.clock + duration)
+    def finished(step: Iteration) -> None:
+        nonlocal truth, usage
         # The usage that was there at the last step's end holds until this one's.
-        truth += duration if usage >= line else 0.0
-        usage = result.usage
-        metrics.record(engine.finish(result, duration))
-    said = target.snapshot(start + engine.clock).engines[0].kv_pinned_seconds
+        truth += step.result.duration if usage >= line else 0.0
+        usage = step.result.usage
+        metrics.record(step)
+
+    end = model_time.play(of, seconds, seed, sample, finished, every=every)
+    said = target.snapshot(start + end).engines[0].kv_pinned_seconds
     return truth, float(said or 0.0)
 
 

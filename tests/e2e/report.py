@@ -7,10 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 import matplotlib.pyplot as plt
+from bench import style
 
 from kvpressure import tables
 
@@ -22,20 +20,8 @@ from .stand import ROOT
 PAGE = ROOT / "docs" / "experiments.md"
 FOLDER = RESULTS.parent
 
-_INK, _STORM, _CALM, _GREY = "#1f2328", "#c4342b", "#2a78b8", "#8a8f98"
+_INK, _STORM, _CALM, _GREY = style.INK, style.RED, style.BLUE, style.GREY
 _REGIMES = {"calm": "#dfeee2", "onset": "#fdf0d2", "churn": "#f8d9d6", "unknown": "#eeeeee"}
-mpl.rcParams.update(
-    {
-        "figure.dpi": 110,
-        "font.size": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.edgecolor": _GREY,
-        "axes.titlelocation": "left",
-        # The same figures are the same file.
-        "svg.hashsalt": "kvpressure",
-    }
-)
 
 
 def results() -> dict[str, dict[str, Run]]:
@@ -52,7 +38,7 @@ def main() -> int:
         # In the order in which they are written down.
         seen = {setting.name: runs[name][setting.name] for setting in group.settings}
         table = tables.markdown(HEADER, [cells(each, run) for each, run in seen.items()])
-        text = filled(text, name, table)
+        text = tables.filled(text, name, table, PAGE.name)
     for name, header, path, part in (
         ("accuracy", accuracy.HEADER, accuracy.RESULTS, "rows"),
         ("cost", cost.HEADER, cost.RESULTS, "rows"),
@@ -62,21 +48,12 @@ def main() -> int:
     ):
         # What has not been run is not in the page.
         if path.exists():
-            text = filled(text, name, tables.markdown(header, _kept(path)[part]))
+            text = tables.filled(text, name, tables.markdown(header, _kept(path)[part]), PAGE.name)
     PAGE.write_text(text, encoding="utf-8")
     plot_arms(runs["arms"], [setting for setting in groups["arms"].settings if setting.fits])
     plot_regimes(runs["regimes"])
     plot_step_down(runs["step_down"], groups["step_down"].settings)
     return 0
-
-
-def filled(text: str, name: str, part: str) -> str:
-    """A page with one of its generated parts made anew."""
-    before, start, rest = text.partition(f"<!-- generated: {name} -->\n")
-    _, end, after = rest.partition("<!-- end -->")
-    if not end:
-        raise ValueError(f"{PAGE.name} has no place for {name}")
-    return f"{before}{start}{part}\n{end}{after}"
 
 
 def _kept(path: Path) -> dict[str, Any]:

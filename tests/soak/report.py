@@ -17,7 +17,6 @@ MIB = 1024 * 1024
 BUSY = 1.0
 """Seconds from which a machine is too busy to tell who is late."""
 _HEADER = ("fault", "lasted", "absent meanwhile", "whole again after", "pages, 15 times as long", "memory", "wrong")
-_BEGIN, _END = "<!-- generated: soak -->", "<!-- end -->"
 
 
 @dataclass
@@ -124,8 +123,7 @@ def save(lanes: Sequence[Lane]) -> None:
 
 def filled(page: str, lanes: Sequence[Lane]) -> str:
     """The page with the table of these lanes in it."""
-    head, _, rest = page.partition(_BEGIN)
-    return f"{head}{_BEGIN}\n{markdown(lanes)}{_END}{rest.partition(_END)[2]}"
+    return tables.filled(page, "soak", markdown(lanes).rstrip("\n"), PAGE.name)
 
 
 def markdown(lanes: Sequence[Lane]) -> str:
