@@ -25,6 +25,8 @@ _PORTS = 21_700
 _SETTLE = 3.0
 _AFTER = 3.0
 _REST = 5.0
+_REMEMBERED = 300.0
+"""Seconds for which the sidecar's gauges of paused requests look back: users who waited are in them as long."""
 _DEFECTS = ("Traceback", "please report", "Task exception was never retrieved", "CancelledError")
 
 
@@ -106,13 +108,20 @@ class Run:
                 dict(outcome.wrong),
                 outcome.back,
                 told,
-                sorted(set(told) - set(fault.pages)) if busy <= report.BUSY else [],
+                sorted(set(told) - _explained(fault, period, tried)) if busy <= report.BUSY else [],
                 _memory(running.scraper.memory, period),
                 busy=busy,
             )
             self._failures[fault.name] += row.failed
         self._failures = +self._failures
         self._lane.rows = [rows[fault.name] for fault in self._todo if fault.name in rows]
+
+
+def _explained(fault: Fault, period: Period, tried: Sequence[tuple[Fault, Period]]) -> set[str]:
+    """Alerts that may fire: those of the fault, and of those that are still in the window of the sidecar's gauges."""
+    return set(fault.pages).union(
+        *(earlier.pages for earlier, then in tried if 0 <= period.began - then.released <= _REMEMBERED)
+    )
 
 
 def say(text: str) -> None:
