@@ -32,10 +32,10 @@ from .stand import ROOT, Server, Vllm, vllm
 RESULTS = ROOT / "docs" / "experiments" / "overnight.json"
 SHIFT, STORM = "KVPressureOutputLengthShift", "KVPressurePreemptionStorm"
 
-_ANSWERS = (60, 78, 100, 122, 144)
-"""Mean answer tokens, one after the other: 2.4 times in the end, as from 250 to 600."""
-_SERVER = Server(blocks=110, log=False)
-_RATE, _PROMPT, _SPREAD = 5.5, 96, 0.5
+_ANSWERS = (250, 340, 420, 500, 600)
+"""Mean answer tokens, one after the other: 2.4 times in the end."""
+_SERVER = Server(blocks=180, log=False)
+_RATE, _PROMPT, _SPREAD = 8.0, 96, 0.4
 _SECONDS = 60.0
 _HOUR = 60.0  # minutes of each step on the stretched clock
 _COUNTED = re.compile(r"^(\S+(?:_total|_count|_sum|_bucket)(?:\{.*\})?) (\S+)$", re.MULTILINE)
@@ -82,12 +82,12 @@ def recorded(home: Path) -> Iterator[tuple[int, play.Run, list[Row]]]:
             load = Workload(
                 (Phase(_SECONDS, _RATE, Length(_PROMPT, _SPREAD), Length(answer, _SPREAD)),), patience=3600.0
             )
-            with _Recorder(server) as recorder:
+            with Recorder(server) as recorder:
                 run, _ = play.play(server, None, load, round(_RATE * _SECONDS))
             yield answer, run, recorder.rows
 
 
-class _Recorder:
+class Recorder:
     """Keeps a server's metrics, every second, while the block lasts."""
 
     def __init__(self, server: Vllm) -> None:

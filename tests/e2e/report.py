@@ -12,7 +12,7 @@ from bench import style
 
 from kvpressure import tables
 
-from . import accuracy, cost, likeness, overnight, plan
+from . import accuracy, cost, followed, likeness, overnight, plan
 from .experiments import HEADER, RESULTS, cells
 from .play import Run
 from .stand import ROOT
@@ -42,6 +42,7 @@ def main() -> int:
     for name, header, path, part in (
         ("accuracy", accuracy.HEADER, accuracy.RESULTS, "rows"),
         ("cost", cost.HEADER, cost.RESULTS, "rows"),
+        ("followed", followed.HEADER, followed.RESULTS, "rows"),
         ("likeness", likeness.HEADER, likeness.RESULTS, "rows"),
         ("overnight-steps", overnight.HEADER, overnight.RESULTS, "rows"),
         ("overnight-alerts", overnight.ALERTS_HEADER, overnight.RESULTS, "alerts"),

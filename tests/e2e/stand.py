@@ -225,7 +225,8 @@ def _wait(url: str, process: subprocess.Popen[bytes], seconds: float, otherwise:
             if requests.get(url, timeout=1).ok:
                 return
         time.sleep(0.25)
-    raise StandError(otherwise)
+    why = "it did not answer" if process.poll() is None else f"it ended with status {process.returncode}"
+    raise StandError(f"{otherwise}: {why}")
 
 
 def _stop_session(process: subprocess.Popen[bytes]) -> None:
