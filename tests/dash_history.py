@@ -193,15 +193,15 @@ def play(server: Server, out: Path) -> Path:
                 body = exposition(target.snapshot(START + t, log=log, tap=tap)).decode()
                 spent += time.process_time() - began
                 at = START + t
-                file.writelines(_lines(body, host, at))
+                file.writelines(stamped(body, host, at))
                 file.writelines(
-                    _lines(f"up 1\n{CPU_SECONDS} {spent}\n{MEMORY_BYTES} {5.1e7 + 400 * math.sqrt(chunks)}", host, at)
+                    stamped(f"up 1\n{CPU_SECONDS} {spent}\n{MEMORY_BYTES} {5.1e7 + 400 * math.sqrt(chunks)}", host, at)
                 )
-                file.writelines(_lines("\n".join(_drawn(player.text()) for player in players), engine_host, at))
+                file.writelines(stamped("\n".join(_drawn(player.text()) for player in players), engine_host, at))
                 total = sum(player.busy for player in players) / len(players)
                 share = 100 * min(1.0, (total - busy) / (t - scraped))
                 busy, scraped = total, t
-                file.writelines(_lines(f'{GPU_UTILISATION}{{gpu="0"}} {share}', engine_host | {"job": "dcgm"}, at))
+                file.writelines(stamped(f'{GPU_UTILISATION}{{gpu="0"}} {share}', engine_host | {"job": "dcgm"}, at))
             else:
                 spent += time.process_time() - began
     return out
@@ -229,7 +229,7 @@ def _drawn(text: str) -> str:
 _SAMPLE_LINE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$")
 
 
-def _lines(text: str, labels: dict[str, str], at: float) -> Iterator[str]:
+def stamped(text: str, labels: dict[str, str], at: float) -> Iterator[str]:
     """Samples with these labels and a time, as OpenMetrics has them."""
     more = ",".join(f'{name}="{value}"' for name, value in labels.items())
     for line in text.splitlines():
@@ -243,7 +243,7 @@ def _lines(text: str, labels: dict[str, str], at: float) -> Iterator[str]:
 # --- a Prometheus with this past --------------------------------------------------------------------------------------
 
 
-def _load(folder: Path, lines: Iterator[str]) -> None:
+def load(folder: Path, lines: Iterator[str]) -> None:
     """Make blocks of the lines, in the folder's data."""
     text = folder / "lines.om"
     with text.open("w", encoding="utf-8") as file:
@@ -287,7 +287,7 @@ def build(folder: Path) -> Path:
     """The whole past, below a folder: signals, records and alerts."""
     with ProcessPoolExecutor(2) as pool:
         files = list(pool.map(play, SERVERS, [folder / f"{number}.om" for number in range(len(SERVERS))]))
-    _load(folder, _all_lines(files))
+    load(folder, _all_lines(files))
     for file in files:
         file.unlink()
     config = BundleConfig()
@@ -296,7 +296,7 @@ def build(folder: Path) -> Path:
             *(line for record in records.records(config) for line in _recorded(url, record)),
             *(line for alert in alerts.alerts(config) for line in _fired(url, alert)),
         ]
-    _load(folder, iter(ruled))
+    load(folder, iter(ruled))
     for name in ("wal", "chunks_head"):
         shutil.rmtree(folder / "prometheus" / name, ignore_errors=True)
     return folder
@@ -331,7 +331,7 @@ def crowd(url: str, folder: Path, engines: int) -> Path:
                 for at, value in series["values"]:
                     yield _line(labels["__name__"], labels, value, at)
 
-    _load(folder, lines())
+    load(folder, lines())
     return folder
 
 

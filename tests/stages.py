@@ -73,6 +73,7 @@ def failing(snapshots, seconds):
             kv_usage=None,
             kv_capacity_tokens=None,
             kv_capacity_requests={},
+            kv_headroom_requests={},
             running=None,
             waiting=None,
         )

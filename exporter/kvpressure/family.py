@@ -5,7 +5,7 @@ from typing import Literal
 
 PREFIX = "kvpressure_"
 
-Kind = Literal["counter", "gauge", "summary", "histogram"]
+Kind = Literal["counter", "gauge", "histogram"]
 Scope = Literal["engine", "stream", "exporter"]
 
 MODEL_LABEL = "model_name"

@@ -37,7 +37,7 @@ class Summary:
     verdicts: dict[EngineKey, Counter[str]] = field(default_factory=dict)
 
 
-class _Player:
+class Player:
     """
     Feeds a target with a recording.
 
@@ -112,7 +112,7 @@ def steps(
 
     Each is made of the rows and events up to its moment. Where the recording's clock steps back, its time goes on.
     """
-    player = _Player(config, interval, log)
+    player = Player(config, interval, log)
     target = player.target
     start: float | None = None
     taken = 0
@@ -133,7 +133,7 @@ def steps(
 
 def summarise(rows: Iterable[Row], config: Config, interval: float, log: Iterable[bytes] | None = None) -> Summary:
     """A whole recording at once, its log with it, also where that goes on after the last row."""
-    player = _Player(config, interval, log)
+    player = Player(config, interval, log)
     target = player.target
     summary = Summary()
     looked: float | None = None

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from kvpressure import __version__, files, log
 from kvpressure.config import Config, TapConfig, settings
-from kvpressure.derive.snapshot import Snapshot, StreamSnapshot
+from kvpressure.derive.snapshot import EngineSnapshot, Snapshot, StreamSnapshot
 from kvpressure.derive.target import Target
 from kvpressure.expose import guard, server
 from kvpressure.expose.families import SnapshotCollector, render
@@ -185,8 +185,17 @@ def _say_that_nothing_is_reloaded() -> None:
 def state_of(snapshot: Snapshot) -> dict[str, object]:
     """The snapshot as plain values for JSON, with the version that made it."""
     state = {"version": __version__, **dataclasses.asdict(snapshot)}
+    state["engines"] = [_with_sums(engine) for engine in snapshot.engines]
     state["streams"] = [_without_histograms(streams) for streams in snapshot.streams]
     return state
+
+
+def _with_sums(engine: EngineSnapshot) -> dict[str, object]:
+    """Of lengths, how many and how many tokens."""
+    plain = dataclasses.asdict(engine)
+    for name, lengths in (("prompt_lengths", engine.prompt_lengths), ("output_lengths", engine.output_lengths)):
+        plain[name] = None if lengths is None else {"count": lengths.count, "sum": lengths.sum}
+    return plain
 
 
 def _without_histograms(streams: StreamSnapshot) -> dict[str, object]:

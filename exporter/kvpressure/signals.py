@@ -165,6 +165,17 @@ KV_CAPACITY_REQUESTS = Signal(
     labels=("footprint",),
     needs=("cache", "prompt_lengths", "output_lengths"),
 )
+KV_HEADROOM_REQUESTS = Signal(
+    "kv_headroom_requests",
+    "gauge",
+    "requests (estimate)",
+    "Estimate of the requests that would still fit into the KV cache: those that fit at this footprint (see "
+    "kvpressure_kv_capacity_requests), minus those running and waiting at the last sample. Below 0 are requests too "
+    "many: once they have grown, some wait or are preempted.",
+    "divides a label value by a window of two histograms, at the sample that tells who runs and waits",
+    labels=("footprint",),
+    needs=("cache", "prompt_lengths", "output_lengths", "running", "waiting"),
+)
 KV_RESIDENT_TOKENS = Signal(
     "kv_resident_tokens_per_request",
     "gauge",
@@ -219,17 +230,19 @@ GENERATION_TOKENS = Signal(
 )
 PROMPT_LENGTHS = Signal(
     "request_prompt_tokens",
-    "summary",
+    "histogram",
     "tokens",
-    "Prompt lengths of the requests finished since the exporter's first reading.",
+    "Prompt lengths of the requests finished since the exporter's first reading, in vLLM's own buckets. It starts "
+    "again where a restart of vLLM changes these.",
     _RESETS,
     needs=("prompt_lengths",),
 )
 OUTPUT_LENGTHS = Signal(
     "request_output_tokens",
-    "summary",
+    "histogram",
     "tokens",
-    "Output lengths of the requests finished since the exporter's first reading.",
+    "Output lengths of the requests finished since the exporter's first reading, in vLLM's own buckets. It starts "
+    "again where a restart of vLLM changes these.",
     _RESETS,
     needs=("output_lengths",),
 )

@@ -127,7 +127,7 @@ def _read(rows: Iterable[Row]) -> str:
 
 
 def _others(engine: Engine, before: Families) -> list[str]:
-    read = {alias.name for family in (*names.FAMILIES, *names.DRAWN) for alias in family.aliases}
+    read = {alias.name for family in (*names.FAMILIES, *names.DRAWN, *names.ADVISED) for alias in family.aliases}
     new = sorted(engine.families.keys() - before.keys() - read)
     gone = sorted(before.keys() - engine.families.keys() - read)
     changed = [

@@ -52,6 +52,8 @@ def page(config: BundleConfig) -> Page:
 _LOW = alert.CAPACITY_LOW
 _P95 = ENGINE.one(signals.KV_CAPACITY_REQUESTS, "footprint", "p95")
 _MEAN = ENGINE.one(signals.KV_CAPACITY_REQUESTS, "footprint", "mean")
+_LEFT = ENGINE.one(signals.KV_HEADROOM_REQUESTS, "footprint", "p95")
+_LEFT_MEAN = ENGINE.one(signals.KV_HEADROOM_REQUESTS, "footprint", "mean")
 _BROUGHT = f"({ENGINE(signals.REQUESTS_RUNNING)} + {ENGINE(signals.REQUESTS_WAITING)})"
 
 
@@ -112,9 +114,22 @@ def _model(config: BundleConfig) -> list[Panel]:
                 Query(f"min({_P95})", "seats at p95 length"),
                 Query(f"min({_MEAN})", "seats at mean length"),
             ],
-            (12, 8),
+            (8, 8),
             look=lines("short"),
             overrides=[dashed("seats at p95 length", PAGE, (8, 4)), dashed("seats at mean length", LIMIT, (2, 4))],
+            links=runbooks(config, _LOW),
+        ),
+        TimeSeries(
+            "Headroom: requests that would still fit",
+            "Seats minus running and waiting, of the engine with the least; dotted: at mean length. Below 0 are "
+            "requests too many: hours of it, while some wait for blocks, are a ticket. An estimate on the safe side.",
+            [
+                Query(f"min({_LEFT})", "at p95 length"),
+                Query(f"min({_LEFT_MEAN})", "at mean length"),
+            ],
+            (8, 8),
+            look=lines("short"),
+            overrides=[dashed("at mean length", LIMIT, (2, 4))],
             links=runbooks(config, _LOW),
         ),
         TimeSeries(
@@ -125,7 +140,7 @@ def _model(config: BundleConfig) -> list[Panel]:
                 Query(worst(_IN_USE, highest(ENGINE(signals.KV_USAGE))), ENGINE_NAME),
                 Query(f"min({ENGINE(signals.KV_CAPACITY_TOKENS)})", "capacity"),
             ],
-            (12, 8),
+            (8, 8),
             look=lines("short"),
             overrides=[dashed("capacity", PAGE, (8, 4))],
             links=runbooks(config, alert.PINNED),

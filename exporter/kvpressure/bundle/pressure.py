@@ -6,7 +6,7 @@ from kvpressure.bundle.alert import Alert
 from kvpressure.bundle.config import BundleConfig
 from kvpressure.bundle.promql import Picker, duration, hold, number
 
-_WHOLE, _TWO_DIGITS = '{{ printf "%.0f" $value }}', '{{ printf "%.2f" $value }}'
+_WHOLE, _ONE_DIGIT, _TWO_DIGITS = (f'{{{{ printf "%.{digits}f" $value }}}}' for digits in range(3))
 _ENGINE = "Engine {{ $labels.engine }} of model {{ $labels.model_name }} ({{ $labels.instance }})"
 _SLOTS, _BURST = 6, 4
 """Parts of the slow window, of which all but one must have brought a preemption; and as many as are a burst in one."""
@@ -101,20 +101,18 @@ def memory_bound(config: BundleConfig) -> Alert:
 def capacity_low(config: BundleConfig) -> Alert:
     """The cache seats fewer requests of usual length than users bring."""
     own, pick = config.capacity_low, Picker(config.select.exporter)
-    seats = pick.one(signals.KV_CAPACITY_REQUESTS, "footprint", "p95")
-    at_once = f"({pick(signals.REQUESTS_RUNNING)} + {pick(signals.REQUESTS_WAITING)})[{duration(own.window)}:5m]"
+    too_many = f"(-{pick.one(signals.KV_HEADROOM_REQUESTS, 'footprint', 'p95')})[{duration(own.window)}:5m]"
     return Alert(
         alert.CAPACITY_LOW,
         "warning",
-        f"{seats}\n< quantile_over_time({number(own.quantile)}, {at_once})\nand\n"
+        f"quantile_over_time({number(own.quantile)}, {too_many}) > 0\nand\n"
         f"increase({pick(signals.KV_BLOCKED_SECONDS, over=own.window)})\n/\n"
         f"increase({pick(signals.KV_OBSERVED_SECONDS, over=own.window)})\n>= {number(own.blocked_ratio)}",
         hold(own.hold),
         hold(own.keep),
         "vLLM's KV cache seats fewer requests than its users bring.",
-        f"The KV cache of engine {{{{ $labels.engine }}}} of model {{{{ $labels.model_name }}}} "
-        f"({{{{ $labels.instance }}}}) seats {_WHOLE} requests of their p95 length. More than that "
-        f"ran or waited at once within the last {duration(own.window)}, and some waited for KV blocks.",
+        f"{_ENGINE} had {_ONE_DIGIT} requests too many within the last {duration(own.window)}: as many more ran or "
+        "waited at once than its KV cache seats at their p95 length, and some waited for KV blocks.",
     )
 
 

@@ -54,7 +54,7 @@ class Picker:
         Args:
             signal: which.
             matchers: more matchers, as PromQL writes them.
-            part: ``_sum`` or ``_count`` of a summary, or ``_bucket`` of a histogram.
+            part: ``_sum``, ``_count`` or ``_bucket`` of a histogram.
             over: seconds of a range, or a variable of a dashboard that stands for them.
             offset: seconds into the past.
         """

@@ -133,13 +133,14 @@ class CapacityConfig:
 
     window: float = setting(
         21_600.0,
-        "Over which the concurrency is taken. Raise it to a day where yours has one peak a day.",
+        "Over which the headroom is taken: requests of p95 length that fit, minus those that run or wait. Raise it to "
+        "a day where yours has one peak a day. After a change the ticket stays for most of this time.",
         "duration",
         low=3600,
     )
     quantile: float = setting(
         0.95,
-        "Of the concurrency (running and waiting) seen in this time. 1 is the highest moment, which any flood sets; "
+        "Of the requests too many (headroom below 0) seen in this time. 1 is the worst moment, which any flood sets; "
         "0.5 plans for the average and lets every peak wait.",
         "ratio",
         low=0,

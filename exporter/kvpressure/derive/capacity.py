@@ -66,3 +66,15 @@ def seats(capacity: float | None, prompt: float | None, output: float | None) ->
     if capacity is None or prompt is None or output is None or prompt + output <= 0.0:
         return None
     return capacity / (prompt + output)
+
+
+def headroom(seats: float | None, running: float | None, waiting: float | None) -> float | None:
+    """
+    Requests that would still fit beside those that run and wait, all of them at the footprint of `seats`.
+
+    Negative where more are there than would fit. Mind that what a request holds now is less than what it grows to: a
+    cache with requests too many is not full yet.
+    """
+    if seats is None or running is None or waiting is None:
+        return None
+    return seats - running - waiting

@@ -50,13 +50,16 @@ class HistogramIncrease:
         first: the histogram to count from, or None for one that appears on an engine already read.
     """
 
-    __slots__ = ("_edges", "_last", "_odd", "resets", "total")
+    __slots__ = ("_before", "_last", "_odd", "edges", "resets", "total")
 
     def __init__(self, first: Histogram | None) -> None:
         self._last = first
-        self._edges = first.edges if first else ()
-        self.total = Buckets(counts=array("d", bytes(8 * len(self._edges))))
+        self.edges = first.edges if first else ()
+        """Upper bounds that the totals' counts belong to; empty before the first histogram."""
+        self.total = Buckets(counts=array("d", bytes(8 * len(self.edges))))
         self.resets = 0
+        self._before = 0.0
+        """Sum of all epochs before this one."""
         self._odd: tuple[float, ...] = ()
 
     def add(self, histogram: Histogram) -> None:
@@ -71,8 +74,8 @@ class HistogramIncrease:
         if last is not None and histogram.counts == last.counts and histogram.edges == last.edges:
             return
         self.resets += last is not None and _was_reset(last, histogram)
-        if histogram.edges != self._edges:
-            self._edges = histogram.edges
+        if histogram.edges != self.edges:
+            self.edges, self._before = histogram.edges, total.sum
             epoch, counts = total.epoch + 1, array("d", histogram.counts)
         else:
             epoch = total.epoch
@@ -82,6 +85,16 @@ class HistogramIncrease:
         else:
             count, summed = histogram.count - last.count, max(0.0, histogram.sum - last.sum)
         self.total = Buckets(epoch, counts, total.count + count, total.sum + summed)
+
+    @property
+    def histogram(self) -> Histogram:
+        """
+        What was gained with the present edges, as a histogram that is whole.
+
+        Other edges are a reset of all of it, its sum among it: whoever reads a series with one `le` gone and the others
+        going on would take buckets for a distribution that they are not.
+        """
+        return Histogram(self.edges, tuple(self.total.counts), max(0.0, self.total.sum - self._before))
 
 
 def _gained(last: Histogram | None, now: Histogram) -> tuple[float, ...] | list[float]:

@@ -8,6 +8,7 @@ from kvpressure.derive.availability import Reason
 from kvpressure.derive.gaps import Histogram
 from kvpressure.derive.regime import Regime
 from kvpressure.derive.verdict import Evidence, Verdict
+from kvpressure.vllm import reading
 from kvpressure.vllm.reading import Era
 from kvpressure.vllm.stream import LogFacts, Source, TapFacts
 
@@ -36,14 +37,6 @@ class WindowSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
-    """Prompt or output lengths of the requests finished since the first reading."""
-
-    count: float
-    sum: float
-
-
-@dataclass(frozen=True, slots=True)
 class EngineSnapshot:
     """
     One engine of one vLLM. Counters are what was witnessed since the first reading; gauges are of the last one.
@@ -65,8 +58,9 @@ class EngineSnapshot:
     recomputed_tokens_estimate: float | None = None
     finished: Mapping[str, float] | None = None
     generation_tokens: float | None = None
-    prompt_lengths: Lengths | None = None
-    output_lengths: Lengths | None = None
+    prompt_lengths: reading.Histogram | None = None
+    """Of the requests finished since the first reading, in vLLM's own buckets; anew where these change."""
+    output_lengths: reading.Histogram | None = None
     kv_observed_seconds: float | None = None
     kv_pinned_seconds: float | None = None
     kv_blocked_seconds: float | None = None
@@ -74,6 +68,7 @@ class EngineSnapshot:
     cpu_kv_usage: float | None = None
     kv_capacity_tokens: float | None = None
     kv_capacity_requests: Mapping[str, float] = field(default_factory=dict)
+    kv_headroom_requests: Mapping[str, float] = field(default_factory=dict)
     kv_resident_tokens: float | None = None
     running: float | None = None
     waiting: float | None = None

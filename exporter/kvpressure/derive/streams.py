@@ -163,6 +163,11 @@ class Streams:
         model = self._models.get(name)
         return (0, 0) if model is None else model.activity.counts(int(t), seconds)
 
+    def totals(self, name: str) -> tuple[int, int]:
+        """Requests of a model that streamed so far, and those of them that were paused."""
+        model = self._models.get(name)
+        return (0, 0) if model is None else (model.streamed, model.paused)
+
     def snapshot(self, t: float, *, whole: bool = False) -> tuple[StreamSnapshot, ...]:
         """What is known of each model at `t`, sorted; with `whole`, with a window over everything so far."""
         return tuple(self._model(model, t, whole=whole) for _, model in sorted(self._models.items()))

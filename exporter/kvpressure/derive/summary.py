@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from kvpressure.derive import capacity
 from kvpressure.derive.quantile import count_above, histogram_quantile
 from kvpressure.derive.regime import Regime
-from kvpressure.derive.snapshot import EngineSnapshot, Lengths, WhyUnknown, WindowSnapshot
+from kvpressure.derive.snapshot import EngineSnapshot, WhyUnknown, WindowSnapshot
 from kvpressure.derive.state import LONGEST_WINDOW, EngineState
 from kvpressure.derive.verdict import Evidence, verdict
 from kvpressure.derive.windows import Totals
 from kvpressure.signals import WINDOWS
-from kvpressure.vllm.reading import EngineReading
+from kvpressure.vllm.reading import EngineReading, Histogram
 
 _P99 = 0.99
 _TWO_READINGS = 2
@@ -175,11 +175,13 @@ def _gauges(moment: _Moment) -> dict[str, object]:
     fits: dict[str, float | None] = {}
     if prompt and output:
         fits = {"mean": moment.seats(prompt.mean, output.mean), "p95": moment.seats(prompt.p95, output.p95)}
+    left = {name: capacity.headroom(seats, reading.running, reading.waiting) for name, seats in fits.items()}
     return {
         "kv_usage": reading.kv_usage,
         "cpu_kv_usage": reading.cpu_kv_usage,
         "kv_capacity_tokens": reading.capacity_tokens,
         "kv_capacity_requests": {name: value for name, value in fits.items() if value is not None},
+        "kv_headroom_requests": {name: value for name, value in left.items() if value is not None},
         "kv_resident_tokens": capacity.resident_tokens(reading),
         "running": reading.running,
         "waiting": reading.waiting,
@@ -214,9 +216,9 @@ def _counted(moment: _Moment) -> dict[str, object]:
     }
 
 
-def _lengths(state: EngineState, name: str) -> Lengths | None:
+def _lengths(state: EngineState, name: str) -> Histogram | None:
     gained = state.histograms.get(name)
-    return Lengths(gained.total.count, gained.total.sum) if gained else None
+    return gained.histogram if gained else None
 
 
 def _directions(counters: dict[str, float], load: str, store: str) -> dict[str, float]:

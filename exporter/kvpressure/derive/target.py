@@ -81,6 +81,11 @@ class Target:
         """What takes the events of each observer of streams."""
 
     @property
+    def states(self) -> Mapping[EngineKey, EngineState]:
+        """What is summed up of each engine, for whoever needs more of it than a snapshot has."""
+        return self._states
+
+    @property
     def interval(self) -> float:
         """Seconds from one sample to the next, as now scheduled."""
         return self._duty.interval if self._interval is None else self._interval

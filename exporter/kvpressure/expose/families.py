@@ -19,7 +19,6 @@ from kvpressure import __version__, signals, signals_exporter, signals_streams
 from kvpressure.derive.gaps import Histogram
 from kvpressure.derive.snapshot import (
     EngineSnapshot,
-    Lengths,
     Snapshot,
     StreamSnapshot,
     StreamWindow,
@@ -28,6 +27,7 @@ from kvpressure.derive.snapshot import (
 from kvpressure.family import ENGINE_LABEL, ENGINE_LABELS, MODEL_LABEL, Scope, Signal
 from kvpressure.signals import CATALOGUE, REGIMES, VERDICTS
 from kvpressure.vllm import names
+from kvpressure.vllm.reading import Histogram as Lengths
 from kvpressure.vllm.stream import LogFacts, TapFacts
 
 Labels = tuple[str, ...]
@@ -92,11 +92,13 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
             family.samples = list(_stream_samples(signal, snapshot))
         elif signal.scope == "exporter":
             family.samples = _samples(signal, {}, _EXPORTER[signal](snapshot))
-        elif signal.kind == "summary":
+        elif signal.kind == "histogram":
+            lengths = _LENGTHS[signal]
             family.samples = [
-                Sample(signal.metric + suffix, own, value)
+                sample
                 for engine, own in engines
-                for suffix, value in _LENGTHS[signal](engine)
+                if (found := lengths(engine)) is not None
+                for sample in _histogram(signal, own, found)
             ]
         else:
             per_engine = _ENGINE[signal]
@@ -128,9 +130,10 @@ def _stream_samples(signal: Signal, snapshot: Snapshot) -> Iterator[Sample]:
             yield from _samples(signal, own, _STREAM[signal](streams))
 
 
-def _histogram(signal: Signal, own: dict[str, str], histogram: Histogram) -> Iterator[Sample]:
+def _histogram(signal: Signal, own: dict[str, str], histogram: Histogram | Lengths) -> Iterator[Sample]:
+    name = f"{signal.metric}_bucket"
     for edge, count in zip(histogram.edges, histogram.counts, strict=True):
-        yield Sample(f"{signal.metric}_bucket", {**own, "le": "+Inf" if math.isinf(edge) else repr(edge)}, float(count))
+        yield Sample(name, {**own, "le": "+Inf" if math.isinf(edge) else repr(edge)}, float(count))
     yield Sample(f"{signal.metric}_count", own, float(histogram.counts[-1]))
     yield Sample(f"{signal.metric}_sum", own, histogram.sum)
 
@@ -177,14 +180,9 @@ def _states(now: str, states: Iterable[str]) -> Samples:
     return (((state,), float(state == now)) for state in states)
 
 
-def _lengths(lengths: Lengths | None) -> Iterable[tuple[str, float]]:
-    """The two samples of a summary without quantiles."""
-    return () if lengths is None else (("_count", lengths.count), ("_sum", lengths.sum))
-
-
-_LENGTHS: Mapping[Signal, Callable[[EngineSnapshot], Iterable[tuple[str, float]]]] = {
-    signals.PROMPT_LENGTHS: lambda e: _lengths(e.prompt_lengths),
-    signals.OUTPUT_LENGTHS: lambda e: _lengths(e.output_lengths),
+_LENGTHS: Mapping[Signal, Callable[[EngineSnapshot], Lengths | None]] = {
+    signals.PROMPT_LENGTHS: lambda e: e.prompt_lengths,
+    signals.OUTPUT_LENGTHS: lambda e: e.output_lengths,
 }
 
 _ENGINE: Mapping[Signal, Callable[[EngineSnapshot], Samples]] = {
@@ -203,6 +201,7 @@ _ENGINE: Mapping[Signal, Callable[[EngineSnapshot], Samples]] = {
     signals.CPU_KV_USAGE: lambda e: _one(e.cpu_kv_usage),
     signals.KV_CAPACITY_TOKENS: lambda e: _one(e.kv_capacity_tokens),
     signals.KV_CAPACITY_REQUESTS: lambda e: _each(e.kv_capacity_requests),
+    signals.KV_HEADROOM_REQUESTS: lambda e: _each(e.kv_headroom_requests),
     signals.KV_RESIDENT_TOKENS: lambda e: _one(e.kv_resident_tokens),
     signals.REQUESTS_RUNNING: lambda e: _one(e.running),
     signals.REQUESTS_WAITING: lambda e: _one(e.waiting),

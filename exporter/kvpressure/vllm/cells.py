@@ -150,8 +150,8 @@ class EngineCells:
             openmetrics: whether the exposition ends as OpenMetrics does.
             broken: fields of which some line could not be read, of whatever engine.
         """
-        scalars = _first_present(self.scalars, values, problems)
-        histograms = _first_present(self.histograms, values, problems)
+        scalars = first_present(self.scalars, values, problems)
+        histograms = first_present(self.histograms, values, problems)
         finished = {
             reason: value
             for reason, cell in self.splits.get(names.FINISHED.field, {}).items()
@@ -205,7 +205,7 @@ def _any(slots: list[int], values: Values) -> bool:
     return any(values[slot] is not None for slot in slots)
 
 
-def _first_present(
+def first_present(
     table: Mapping[str, Sequence["_HasValue[V_co]"]], values: Values, problems: Counter[str]
 ) -> dict[str, V_co]:
     """Of each field the best spelling that is present."""

@@ -10,6 +10,7 @@ knows only the latter, and some clients rename ``vllm:x`` to ``vllm_x`` in it.
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kvpressure.vllm import names
@@ -175,7 +176,7 @@ class ExpositionReader:
             return _FOREIGN
         slot = len(self._values)
         if spelling.family is names.CACHE_CONFIG:
-            self._caches.setdefault(labels.get(names.ENGINE_LABEL, ""), []).append((slot, _cache(labels)))
+            self._caches.setdefault(labels.get(names.ENGINE_LABEL, ""), []).append((slot, cache_of(labels)))
             self._values.append(None)
             return slot
         key = labels.get(names.MODEL_LABEL, ""), labels.get(names.ENGINE_LABEL, "") or "0"
@@ -241,14 +242,23 @@ def _unescape(value: str) -> str:
     return _ESCAPE.sub(lambda escaped: "\n" if escaped[1] == "n" else escaped[1], value)
 
 
-def _cache(labels: dict[str, str]) -> Cache:
+def sample(line: str) -> tuple[str, dict[str, str], str] | None:
+    """The name, the labels and the text of the value of one line; None where it is no sample."""
+    parsed = _LINE.match(line) if len(line) <= MAX_LINE else None
+    name = _NAME.match(line) if parsed else None
+    return (name[0], _labels(parsed[2] or ""), parsed[3]) if parsed and name else None
+
+
+def cache_of(labels: Mapping[str, str]) -> Cache:
+    """What the labels of ``cache_config_info`` say."""
     return Cache(
-        tokens=_number(labels.get("kv_cache_size_tokens")),
-        blocks=_number(labels.get("num_gpu_blocks")),
-        block_size=_number(labels.get("block_size")),
-        swap_blocks=_number(labels.get("num_cpu_blocks")),
-        dtype=labels.get("cache_dtype", ""),
-        prefix_caching=labels.get("enable_prefix_caching", ""),
+        tokens=_number(labels.get(names.CACHE_TOKENS_LABEL)),
+        blocks=_number(labels.get(names.CACHE_BLOCKS_LABEL)),
+        block_size=_number(labels.get(names.CACHE_BLOCK_SIZE_LABEL)),
+        swap_blocks=_number(labels.get(names.CACHE_SWAP_BLOCKS_LABEL)),
+        concurrency=_number(labels.get(names.CACHE_CONCURRENCY_LABEL)),
+        dtype=labels.get(names.CACHE_DTYPE_LABEL, ""),
+        prefix_caching=labels.get(names.CACHE_PREFIX_LABEL, ""),
     )
 
 

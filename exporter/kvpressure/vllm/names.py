@@ -182,6 +182,23 @@ PREFIX_HITS = Family(
 DRAWN: tuple[Family, ...] = (MAX_TOKENS, PREFIX_QUERIES, PREFIX_HITS)
 """What dashboards read from vLLM beside the above."""
 
+# Read by advice alone, out of recordings and from Prometheus: no sample pays for it.
+# Edges end at 7.5 or 10 s up to 0.8.2, at 2560 s since 0.8.4.
+FIRST_TOKENS = Family("first_tokens", "histogram", (Alias("time_to_first_token_seconds", "all"),))
+
+ADVISED: tuple[Family, ...] = (FIRST_TOKENS,)
+"""What advice reads from vLLM beside the above."""
+
+# Labels of the cache's info. The block size is the smallest over the groups of a hybrid model.
+CACHE_TOKENS_LABEL = "kv_cache_size_tokens"
+CACHE_BLOCKS_LABEL = "num_gpu_blocks"
+CACHE_SWAP_BLOCKS_LABEL = "num_cpu_blocks"
+CACHE_BLOCK_SIZE_LABEL = "block_size"
+CACHE_CONCURRENCY_LABEL = "kv_cache_max_concurrency"
+"""Requests of the longest length that fit at once (0.24 and later): the capacity over ``max_model_len``."""
+CACHE_DTYPE_LABEL = "cache_dtype"
+CACHE_PREFIX_LABEL = "enable_prefix_caching"
+
 MODEL_LABEL = "model_name"
 ENGINE_LABEL = "engine"
 PID_LABEL = "pid"

@@ -47,6 +47,7 @@ class Cache:
         blocks: ``num_gpu_blocks`` of one engine.
         block_size: tokens per block; for hybrid models the smallest over the cache groups.
         swap_blocks: ``num_cpu_blocks``: more than 0 on a V0 that can swap.
+        concurrency: ``kv_cache_max_concurrency`` (0.24 and later), requests of the longest length that fit.
         dtype: ``cache_dtype``.
         prefix_caching: ``enable_prefix_caching``.
     """
@@ -55,8 +56,21 @@ class Cache:
     blocks: float | None = None
     block_size: float | None = None
     swap_blocks: float | None = None
+    concurrency: float | None = None
     dtype: str = ""
     prefix_caching: str = ""
+
+    @property
+    def capacity(self) -> float | None:
+        """
+        Tokens that one engine's KV cache holds, the null block among them.
+
+        ``num_gpu_blocks`` times ``block_size`` where vLLM does not state tokens: too high for hybrid models, whose
+        block size label is a minimum over groups. A capacity of 0, as attention-free models state it, is none.
+        """
+        if self.tokens:
+            return self.tokens
+        return self.blocks * self.block_size if self.blocks and self.block_size else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +108,8 @@ class EngineReading:
 
     @property
     def capacity_tokens(self) -> float | None:
-        """
-        Tokens that this engine's KV cache holds, the null block among them.
-
-        ``num_gpu_blocks`` times ``block_size`` where vLLM does not state tokens: too high for hybrid models, whose
-        block size label is a minimum over groups. A capacity of 0, as attention-free models state it, is none.
-        """
-        if self.cache is None:
-            return None
-        if self.cache.tokens:
-            return self.cache.tokens
-        if not self.cache.blocks or not self.cache.block_size:
-            return None
-        return self.cache.blocks * self.cache.block_size
+        """Tokens that this engine's KV cache holds, the null block among them."""
+        return None if self.cache is None else self.cache.capacity
 
     @property
     def usable_tokens(self) -> float | None:

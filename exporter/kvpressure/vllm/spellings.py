@@ -1,5 +1,6 @@
 """Which sample name, in which way of writing it, leads to which family. Built once from ``names.FAMILIES``."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvpressure.vllm import names
@@ -27,7 +28,8 @@ class Spelling:
         return all(labels.get(key) == value for key, value in self.alias.where)
 
 
-def _table() -> dict[str, list[Spelling]]:
+def spellings(families: Iterable[names.Family]) -> dict[str, list[Spelling]]:
+    """Sample name as written -> what of these families it can mean."""
     table: dict[str, list[Spelling]] = {}
 
     def add(name: str, spelling: Spelling) -> None:
@@ -36,7 +38,7 @@ def _table() -> dict[str, list[Spelling]]:
             table.setdefault(written, []).append(spelling)
             table.setdefault(names.RAY_PREFIX + written, []).append(spelling)
 
-    for family in names.FAMILIES:
+    for family in families:
         for rank, alias in enumerate(family.aliases):
             base = names.PREFIX + alias.name
             if family.kind == "histogram":
@@ -50,5 +52,5 @@ def _table() -> dict[str, list[Spelling]]:
     return table
 
 
-SPELLINGS = _table()
-"""Sample name as written -> what it can mean."""
+SPELLINGS = spellings(names.FAMILIES)
+"""Sample name as written -> what of all that the sampler reads it can mean."""
