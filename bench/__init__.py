@@ -11,6 +11,7 @@ What kvpressure costs, measured against named peers in the same run. From the re
 - ``logs``: a million lines read, against mtail.
 - ``startup``: until the first scrape is answered, against the imports that any exporter of this make needs.
 - ``detect``: from the first preemption to the first page, against the rules that people use today.
+- ``advice``: the model behind `kvpressure advise`, against the lab's scheduler.
 
 Figures are ratios, CPU time or resident memory; wall time only beside them, or where it is what a user waits for: a
 busy machine must not decide about a goal. ``python -m bench.page`` makes docs/benchmarks.md of them, and

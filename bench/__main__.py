@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from bench import agent, detect, history, logs, matrix, reading, results, scraping, sidecar, startup, tap
+from bench import advice, agent, detect, history, logs, matrix, reading, results, scraping, sidecar, startup, tap
 from bench.results import Row
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
@@ -19,6 +19,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "logs": logs.run,
     "startup": startup.run,
     "detect": detect.run,
+    "advice": advice.run,
 }
 
 

@@ -2,13 +2,15 @@
 Write the files that are generated and committed: ``make generate``. Tests fail where one of them is stale.
 
 Generated: the golden exposition; the parts of the README, and of that of the alerts, between `<!-- generated: NAME -->`
-and `<!-- end -->`; and the default bundle below alerts/, dashboards/ and deploy/.
+and `<!-- end -->`; the default bundle below alerts/, dashboards/ and deploy/; and the worked cases of docs/advise.md,
+which are simulated and take a minute.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
+import advised
 import alert_bench
 import helm_help
 
@@ -22,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 ALERTS = ROOT / "alerts"
 ALERTS_README = ALERTS / "README.md"
+ADVICE = ROOT / "docs" / "advise.md"
 GOLDEN = ROOT / "tests" / "golden" / "arm_roomy.prom"
 RECORDING = ROOT / "tests" / "fixtures" / "recordings" / "arm_roomy"
 
@@ -109,3 +112,5 @@ if __name__ == "__main__":
     helm_help.SCHEMA.write_text(helm_help.schema(helm_help.SCHEMA.read_text(encoding="utf-8")), encoding="utf-8")
     helm = helm_help.README.read_text(encoding="utf-8")
     helm_help.README.write_text(_filled(helm, {"values": helm_help.values_table()}), encoding="utf-8")
+    advice = ADVICE.read_text(encoding="utf-8")
+    ADVICE.write_text(_filled(advice, {"advise-cases": advised.markdown()}), encoding="utf-8")

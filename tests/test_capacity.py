@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from kvpressure.derive.capacity import Lengths, blocked, lengths, resident_tokens, seats
+from kvpressure.derive.capacity import Lengths, blocked, headroom, lengths, resident_tokens, seats
 from kvpressure.derive.windows import Buckets
 from kvpressure.vllm.reading import Cache, EngineReading, Histogram
 
@@ -64,6 +64,22 @@ def test_resident_tokens():
 def test_seats(given, expected):
     """Requests that fit are capacity over footprint; unknown without either."""
     assert seats(*given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((20.5, 12.0, 3.0), 5.5),
+        ((20.0, 15.0, 5.0), 0.0),
+        ((20.0, 16.0, 5.0), -1.0),
+        ((None, 0.0, 0.0), None),
+        ((20.0, None, 0.0), None),
+        ((20.0, 0.0, None), None),
+    ],
+)
+def test_headroom(given, expected):
+    """Headroom is seats minus running and waiting, negative where they are too many; unknown without one of them."""
+    assert headroom(*given) == expected
 
 
 def buckets(*counts, total, epoch=0):

@@ -23,6 +23,7 @@ def test_help_lists_every_command():
         "replay",
         "signals",
         "bundle",
+        "advise",
         "lab",
         "demo",
     ]
@@ -33,7 +34,7 @@ def test_version():
     assert f"kvpressure {package.__version__}\n" == kvpressure("--version").stdout
 
 
-@pytest.mark.parametrize("command", ["serve", "check", "replay", "signals", "bundle", "lab", "demo"])
+@pytest.mark.parametrize("command", ["serve", "check", "replay", "signals", "bundle", "advise", "lab", "demo"])
 def test_help_of_each_command(command):
     """Every command explains its flags."""
     said = kvpressure(command, "--help")
@@ -48,7 +49,10 @@ def test_help_of_each_command(command):
         (["--frob"], "kvpressure serve: unrecognized arguments: --frob; see kvpressure serve --help"),
         (
             ["frob"],
-            "kvpressure: there is no command 'frob'; there are serve, check, replay, signals, bundle, lab, demo",
+            (
+                "kvpressure: there is no command 'frob'; there are serve, check, replay, signals, bundle, advise, lab, "
+                "demo"
+            ),
         ),
         (
             ["--vllm.url", "localhost:8000"],
@@ -204,7 +208,7 @@ def test_flags_named_in_the_readme_exist():
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     helps = "".join(
         kvpressure(command, "--help").stdout
-        for command in ("serve", "check", "replay", "lab", "demo", "signals", "bundle")
+        for command in ("serve", "check", "replay", "lab", "demo", "signals", "bundle", "advise")
     )
     known = set(re.findall(r"--[a-z][a-z0-9.-]+", helps))
     of_vllm = {"--disable-log-stats", "--max-num-seqs", "--max-num-batched-tokens", "--gpu-memory-utilization"}

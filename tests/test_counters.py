@@ -122,6 +122,26 @@ def test_other_edges():
     assert total.counts.tolist() == [1.0, 2.0, 2.0]
 
 
+def test_histogram_that_is_whole():
+    """What is shown as a histogram starts again with other edges, so that its sum belongs to its buckets."""
+    increase = HistogramIncrease(cumulative([0.75]))
+    increase.add(cumulative([0.75, 0.25]))
+    before = increase.histogram
+    increase.add(cumulative([2.0, 0.25], edges=(1.0, 30.0, inf)))
+
+    assert before == Histogram(EDGES, (1.0, 1.0, 1.0), 0.25)
+    assert increase.histogram == Histogram((1.0, 30.0, inf), (1.0, 2.0, 2.0), 2.25)
+
+
+def test_histogram_over_a_reset():
+    """With the same edges a reset is corrected: the histogram goes on, and is still one."""
+    increase = HistogramIncrease(cumulative([3.0] * 5))
+    increase.add(cumulative([3.0, 0.25]))
+    increase.add(cumulative([3.0, 0.25, 0.75]))
+
+    assert increase.histogram == Histogram(EDGES, (1.0, 2.0, 3.0), 4.0)
+
+
 def test_totals_are_not_shared():
     """A total that was taken once does not change with later readings."""
     increase = HistogramIncrease(cumulative([]))

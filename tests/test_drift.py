@@ -225,7 +225,7 @@ def test_running_server(capsys):
 
 def test_every_alias_says_when():
     """The versions of each spelling in the table are understood, so that none is passed over in silence."""
-    for family in (*names.FAMILIES, *names.DRAWN):
+    for family in (*names.FAMILIES, *names.DRAWN, *names.ADVISED):
         for alias in family.aliases:
             assert drift_table.claims(alias), alias
 

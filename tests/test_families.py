@@ -19,7 +19,7 @@ from kvpressure.derive.target import Target
 from kvpressure.expose import families
 from kvpressure.signals import CATALOGUE
 from kvpressure.vllm import names
-from kvpressure.vllm.reading import EngineReading
+from kvpressure.vllm.reading import EngineReading, Histogram
 from kvpressure.vllm.stream import SOURCES
 
 REAL = (Path(__file__).parent / "fixtures" / "lab" / "vllm-0.32.0.prom").read_text(encoding="utf-8")
@@ -111,6 +111,26 @@ def test_help_names_the_upstream_series():
     assert help_line.endswith("From vllm:num_preemptions_total.")
 
 
+def test_lengths_are_classic_histograms():
+    """Lengths come as vLLM's own buckets, cumulative, with the sum and the count that belong to them."""
+    lengths = Histogram((100.0, 2000.0, math.inf), (3.0, 5.0, 6.0), 9_000.0)
+    found = parsed(Snapshot(t=0.0, up=True, engines=(replace(EMPTY, prompt_lengths=lengths),)))
+    family = found[signals.PROMPT_LENGTHS.metric]
+
+    assert family.type == "histogram"
+    assert signals.OUTPUT_LENGTHS.metric not in found
+    assert [
+        (sample.name.removeprefix(family.name), sample.labels.get("le"), sample.value) for sample in family.samples
+    ] == [
+        ("_bucket", "100.0", 3.0),
+        ("_bucket", "2000.0", 5.0),
+        ("_bucket", "+Inf", 6.0),
+        ("_count", None, 6.0),
+        ("_sum", None, 9_000.0),
+    ]
+    assert all(sample.labels.items() >= {("model_name", "m"), ("engine", "0")} for sample in family.samples)
+
+
 def test_before_the_first_sample():
     """Before anything was sampled only what the exporter knows of itself is exposed."""
     found = parsed(Snapshot(t=0.0, up=None, interval=1.0))
@@ -200,6 +220,6 @@ def _counters(snapshot):
     return {
         (sample.name, *sorted(sample.labels.items())): sample.value
         for family in families.families(snapshot)
-        if family.type in ("counter", "summary")
+        if family.type in ("counter", "histogram")
         for sample in family.samples
     }

@@ -74,6 +74,27 @@ ALLOWED = {
         "derive",
         "vllm",
     },
+    "advise": {
+        "__init__",
+        "client",
+        "config",
+        "credentials",
+        "derive",
+        "expose.page.tree",
+        "expose.page.words",
+        "family",
+        "files",
+        "lab",
+        "recording",
+        "replay",
+        "settings",
+        "signals",
+        "signals_streams",
+        "tables",
+        "transport",
+        "vllm",
+        "yamlfile",
+    },
     "serve": {"__init__", "files", "config", "settings", "log", "vllm", "derive", "expose", "observe"},
     "demo": {"tables"},
     "cli": None,
@@ -145,7 +166,15 @@ def test_serve_loads_no_tool():
     code = "import kvpressure.cli, kvpressure.serve, sys; print('\\n'.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
 
-    unwanted = ("kvpressure.bundle", "kvpressure.lab", "kvpressure.check", "kvpressure.demo", "grafanalib", "requests")
+    unwanted = (
+        "kvpressure.advise",
+        "kvpressure.bundle",
+        "kvpressure.lab",
+        "kvpressure.check",
+        "kvpressure.demo",
+        "grafanalib",
+        "requests",
+    )
     assert [name for name in loaded if name.startswith(unwanted)] == []
 
 

@@ -156,7 +156,7 @@ def test_signals_that_are_missing():
     }
     _, text = page(up(engine(), unavailable=fields, reasons=reasons))
 
-    assert "33 of 37 available." in text
+    assert "34 of 38 available." in text
     assert (
         "kvpressure_preemptions_total kvpressure_regime This version of vLLM does not expose it. Upgrade vLLM." in text
     )
@@ -164,7 +164,7 @@ def test_signals_that_are_missing():
     assert "1 that a healthy vLLM may lack kvpressure_kv_offload_bytes_total No KV offloading is configured." in text
     log = up(engine(), unavailable=fields, reasons=reasons, log=LogFacts())
     assert "No file of vLLM's log is there to be followed." in page(log)[1]
-    assert "37 of 37 available: all there are." in page(up(engine()))[1]
+    assert "38 of 38 available: all there are." in page(up(engine()))[1]
     assert "available" not in page(Snapshot(1e9, up=None))[1]
 
 

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvpressure.config import Config
-from kvpressure.derive.snapshot import Lengths
 from kvpressure.derive.state import EngineState
 from kvpressure.derive.summary import summarise
 from kvpressure.signals import WINDOWS
@@ -168,12 +167,26 @@ def test_capacity_in_requests():
     assert snapshot({"cache": None}).kv_capacity_requests == {}
 
 
+def test_headroom_in_requests():
+    """Headroom is what fits at a footprint minus who runs and waits; without one of them it is not known."""
+    found = snapshot({}, {"running": 4.0, "waiting": 15.0})
+
+    assert found.kv_headroom_requests == {"mean": 16016.0 / 800.0 - 19.0, "p95": 16016.0 / 1900.0 - 19.0}
+    assert snapshot({"running": None}, {"running": None}).kv_headroom_requests == {}
+    assert snapshot({"waiting": None}, {"waiting": None}).kv_headroom_requests == {}
+    assert snapshot({"cache": None}).kv_headroom_requests == {}
+    assert snapshot({}, fresh=False).kv_headroom_requests == {}
+
+
 def test_lengths():
-    """Prompt and output lengths are those of requests finished since the first reading."""
+    """Prompt and output lengths are those of requests finished since the first reading, in vLLM's own buckets."""
     longer = Histogram((1000.0, inf), (11.0, 12.0), 9000.0)
     found = snapshot({}, {"prompt_lengths": longer})
 
-    assert (found.prompt_lengths, found.output_lengths) == (Lengths(2.0, 3000.0), Lengths(0.0, 0.0))
+    assert (found.prompt_lengths, found.output_lengths) == (
+        Histogram((1000.0, inf), (1.0, 2.0), 3000.0),
+        Histogram((1000.0, inf), (0.0, 0.0), 0.0),
+    )
     assert snapshot({"prompt_lengths": None}).prompt_lengths is None
 
 

@@ -282,6 +282,18 @@ def _bundle(args: argparse.Namespace) -> int:
     return PROBLEM if stale else OK
 
 
+def _advise_flags(parser: argparse.ArgumentParser) -> None:
+    from kvpressure.advise import cli  # noqa: PLC0415
+
+    cli.add_arguments(parser)
+
+
+def _advise(args: argparse.Namespace) -> int:
+    from kvpressure.advise import cli  # noqa: PLC0415
+
+    return cli.run(args)
+
+
 def _lab_flags(parser: argparse.ArgumentParser) -> None:
     from kvpressure.lab import cli  # noqa: PLC0415
 
@@ -328,6 +340,9 @@ _COMMANDS = {
     "signals": _Command("List every signal.", _signals_flags, _signals),
     "bundle": _Command(
         "Write alerts, recording rules, the Alertmanager's configuration and dashboards.", _bundle_flags, _bundle
+    ),
+    "advise": _Command(
+        "Say what limits a vLLM and what each change would do, from what was seen.", _advise_flags, _advise
     ),
     "lab": _Command("Serve a stand-in for vLLM that fills a KV cache and preempts.", _lab_flags, _lab),
     "demo": _Command("Run the lab and the sidecar together, and tell what is seen.", _demo_flags, _demo),

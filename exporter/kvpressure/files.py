@@ -8,12 +8,16 @@ LARGEST = 1024 * 1024
 """Bytes; a configuration, a token or a certificate is far smaller."""
 
 
-def read(path: str) -> bytes:
+def read(path: str, largest: int = LARGEST) -> bytes:
     """
     All of a small file.
 
+    Args:
+        path: the file.
+        largest: bytes that are read at most.
+
     Raises:
-        OSError: it cannot be read, is not a regular file (a pipe would hold us up for ever), or is larger than LARGEST.
+        OSError: it cannot be read, is not a regular file (a pipe would hold us up for ever), or is larger than that.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -24,7 +28,7 @@ def read(path: str) -> bytes:
         os.close(handle)
         raise OSError(errno.EINVAL, os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "is not a regular file")
     with os.fdopen(handle, "rb") as file:
-        content = file.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise OSError(errno.EFBIG, f"is larger than {LARGEST // 1024} KiB")
+        content = file.read(largest + 1)
+    if len(content) > largest:
+        raise OSError(errno.EFBIG, f"is larger than {largest // 1024} KiB")
     return content

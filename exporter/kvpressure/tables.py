@@ -20,7 +20,7 @@ def text(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
         width: characters per line.
     """
     width = width or shutil.get_terminal_size((100, 24)).columns
-    cells = [[_plain(cell) for cell in row] for row in (header, *rows)]
+    cells = [[plain(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header) - 1)]
     left = sum(widths) + _GAP * len(widths)
     room = max(_NARROWEST, width - left)
@@ -69,7 +69,7 @@ def _stacked(cells: list[list[str]], widths: list[int], width: int) -> str:
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The same as a Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(_plain(cell).replace("|", "\\|") for cell in row) + " |" for row in lines)
+    return "\n".join("| " + " | ".join(plain(cell).replace("|", "\\|") for cell in row) + " |" for row in lines)
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -81,6 +81,6 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:,.{max(0, digits - len(str(int(abs(value)))))}f}"
 
 
-def _plain(cell: str) -> str:
+def plain(cell: str) -> str:
     """A cell on one line, without what could steer a terminal: labels come from outside."""
     return "".join(c if c.isprintable() else " " for c in cell)

@@ -1,0 +1,229 @@
+"""``kvpressure advise``: its flags, and how the parts are put together."""
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from kvpressure import settings
+from kvpressure.advise import (
+    access,
+    build,
+    config_json,
+    memory,
+    recorded,
+    report_html,
+    report_json,
+    report_text,
+    workload,
+)
+from kvpressure.advise.advice import Advice
+from kvpressure.advise.build import Options
+from kvpressure.advise.changes import Targets
+from kvpressure.advise.progress import Progress
+from kvpressure.advise.seen import AdviseError, Figure, Seen, Server
+from kvpressure.advise.told import Told
+
+_DAY = 86400.0
+_MOST_SEEDS = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags, in the order in which a reader asks for them."""
+    source = parser.add_argument_group("what was observed", "One of them must be given.").add_mutually_exclusive_group(
+        required=True
+    )
+    source.add_argument("--prometheus", metavar="URL", help="a Prometheus that scrapes kvpressure, vLLM or both")
+    source.add_argument("--recording", metavar="DIR", help="a recording, as for `kvpressure replay`")
+    source.add_argument("--workload", metavar="FILE", help="YAML: traffic and server described instead of observed")
+
+    access.add_arguments(parser)
+
+    which = parser.add_argument_group("which engine, and when")
+    which.add_argument("--range", default="24h", metavar="DURATION", help="up to now, with --prometheus. Default: 24h.")
+    which.add_argument("--model", default="", help="model_name. Default: that of the engine with most preemptions.")
+    which.add_argument("--engine", default="", help="its rank. Default: the one with most preemptions.")
+
+    server = parser.add_argument_group("what vLLM does not tell of itself")
+    server.add_argument("--max-num-seqs", type=_count, metavar="N", help="as vLLM has it")
+    server.add_argument("--max-num-batched-tokens", type=_count, metavar="N", help="as vLLM has it")
+    server.add_argument("--max-model-len", type=_count, metavar="N", help="as vLLM has it")
+    server.add_argument("--replicas", type=_count, metavar="N", help="engines that share the traffic")
+
+    cache = parser.add_argument_group(
+        "the KV cache by arithmetic",
+        "Where the server does not tell its size, or for another server: all but --kv-dtype and --tensor-parallel are "
+        "needed. --model-config alone gives the bytes per token.",
+    )
+    cache.add_argument("--model-config", metavar="FILE", help="the model's config.json")
+    cache.add_argument("--gpu-memory", metavar="SIZE", help="of one GPU, as 48GB")
+    cache.add_argument("--utilization", type=float, metavar="SHARE", help="as --gpu-memory-utilization of vLLM")
+    cache.add_argument("--weights", metavar="SIZE", help="of the model, as 13.5GB")
+    cache.add_argument("--overhead", metavar="SIZE", help="activations and all else on a GPU, as 2GB")
+    cache.add_argument("--tensor-parallel", type=_count, default=1, metavar="N", help="GPUs per engine. Default: 1.")
+    cache.add_argument("--kv-dtype", default="auto", help="as --kv-cache-dtype of vLLM. Default: auto.")
+
+    aims = parser.add_argument_group("what is to hold")
+    aims.add_argument(
+        "--target-per-thousand",
+        type=float,
+        default=Targets().per_thousand,
+        metavar="N",
+        help="fewer preemptions per thousand requests count as none. Default: 5.",
+    )
+    aims.add_argument("--target-ttft", default="2s", metavar="DURATION", help="p95 until the first token. Default: 2s.")
+    aims.add_argument("--seeds", type=_count, default=10, metavar="N", help="runs of each setting. Default: 10.")
+
+    out = parser.add_argument_group("where it is told, beside the terminal")
+    out.add_argument("--html", metavar="FILE", help="a page with plots")
+    out.add_argument("--json", metavar="FILE", help="everything, for programs; - for the terminal, instead of the text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """
+    Advise.
+
+    Raises:
+        ConfigError: what was given cannot be used.
+    """
+    try:
+        advice = _advice(args)
+        if args.html:
+            _write(args.html, report_html.page(advice))
+        if args.json and args.json != "-":
+            _write(args.json, report_json.text(advice))
+    except AdviseError as fault:
+        raise settings.ConfigError(str(fault)) from fault
+    sys.stdout.write(report_json.text(advice) if args.json == "-" else report_text.text(advice))
+    return 0
+
+
+def _advice(args: argparse.Namespace) -> Advice:
+    if args.seeds > _MOST_SEEDS:
+        raise AdviseError(f"--seeds {args.seeds} is more than {_MOST_SEEDS}; ten are enough for most questions")
+    if not args.target_per_thousand > 0.0:
+        raise AdviseError("--target-per-thousand must be over 0; preemption is never ruled out, only made rare")
+    targets = Targets(args.target_per_thousand, _duration("--target-ttft", args.target_ttft))
+    token = _token(args)
+    if args.workload:
+        described = workload.read(args.workload)
+        server = _with(_told(described.server, args), args, token)
+        each = token.bytes if token else described.token_bytes
+        notes = (*described.notes, *(token.notes if token else ()))
+        with Progress("Simulating", build.RUNS) as progress:
+            options = Options(targets, args.seeds, each, done=progress.step)
+            return build.advise_on(replace(described, server=server, notes=notes), options)
+    seen = _seen(args)
+    notes = (*seen.notes, *(token.notes if token else ()))
+    seen = replace(seen, server=_with(seen.server, args, token), notes=notes)
+    with Progress("Simulating", build.RUNS) as progress:
+        each = token.bytes if token else Options().token_bytes
+        return build.advise(seen, Options(targets, args.seeds, each, done=progress.step))
+
+
+def _seen(args: argparse.Namespace) -> Seen:
+    told = Told(args.max_num_seqs, args.max_model_len, args.max_num_batched_tokens, args.replicas)
+    if args.recording:
+        return recorded.seen_in(args.recording, model=args.model, engine=args.engine, told=told)
+    # requests is needed for this source alone.
+    from kvpressure.advise import prometheus  # noqa: PLC0415
+
+    return prometheus.seen_by(
+        args.prometheus,
+        range_seconds=_duration("--range", args.range),
+        model=args.model,
+        engine=args.engine,
+        told=told,
+        access=access.access_of(args),
+    )
+
+
+def _token(args: argparse.Namespace) -> memory.PerToken | None:
+    """Bytes per token, where the model is told."""
+    if args.model_config:
+        return memory.per_token(config_json.read(args.model_config), args.kv_dtype)
+    given = [flag for flag, value in _parts(args).items() if value is not None]
+    if given:
+        raise AdviseError(f"{given[0]} is of use only together with --model-config; give the model's config.json")
+    return None
+
+
+def _parts(args: argparse.Namespace) -> dict[str, object]:
+    """All that the arithmetic of a capacity takes, by its flags."""
+    return {
+        "--gpu-memory": args.gpu_memory,
+        "--utilization": args.utilization,
+        "--weights": args.weights,
+        "--overhead": args.overhead,
+    }
+
+
+def _capacity(args: argparse.Namespace, token: memory.PerToken, block_size: int) -> memory.Capacity | None:
+    """The capacity by arithmetic; None where nothing for it is given."""
+    parts = _parts(args)
+    given = [flag for flag, value in parts.items() if value is not None]
+    if not given:
+        return None
+    missing = next((flag for flag in parts if flag not in given), None)
+    if missing:
+        raise AdviseError(f"{given[0]} is given and {missing} is not; the capacity takes all of {', '.join(parts)}")
+    whole = memory.Memory(
+        gpu=memory.size(args.gpu_memory, "--gpu-memory"),
+        utilization=args.utilization,
+        weights=memory.size(args.weights, "--weights"),
+        overhead=memory.size(args.overhead, "--overhead"),
+        gpus=args.tensor_parallel,
+    )
+    return memory.capacity(whole, token, block_size)
+
+
+def _with(server: Server, args: argparse.Namespace, token: memory.PerToken | None) -> Server:
+    """The server with the cache of the flags, where they give one."""
+    size = round(server.block_size.value or build.BLOCK)
+    cache = _capacity(args, token, size) if token else None
+    if cache is None:
+        return server
+    block_size = server.block_size
+    if block_size.value is None:
+        block_size = Figure(size, "tokens", "vLLM's own default")
+    return replace(server, capacity=cache.tokens, block_size=block_size)
+
+
+def _told(server: Server, args: argparse.Namespace) -> Server:
+    """A server that was described, with what the flags say of it."""
+    given = {
+        name: Figure(float(value), getattr(server, name).unit, f"--{name.replace('_', '-')} {value}, as given")
+        for name in ("max_num_seqs", "max_model_len", "max_num_batched_tokens", "replicas")
+        if (value := getattr(args, name)) is not None
+    }
+    return replace(
+        server,
+        max_num_seqs=given.get("max_num_seqs", server.max_num_seqs),
+        max_model_len=given.get("max_model_len", server.max_model_len),
+        max_num_batched_tokens=given.get("max_num_batched_tokens", server.max_num_batched_tokens),
+        replicas=given.get("replicas", server.replicas),
+    )
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as fault:
+        raise AdviseError(f"{path} cannot be written: {fault.strerror}") from fault
+
+
+def _duration(flag: str, text: str) -> float:
+    try:
+        seconds = settings.duration(text)
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0.0:
+        raise AdviseError(f'{flag}: {settings.shown(text)} is not a duration over 0 like "24h"')
+    return seconds
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value

@@ -1,0 +1,109 @@
+"""What there is: capacity, what fits into it, and what came at peak. Arithmetic only, each number with its formula."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from kvpressure.advise import memory
+from kvpressure.advise.advice import Line
+from kvpressure.advise.lengths import together
+from kvpressure.advise.seen import Counted, Figure, Seen, Server, Slot
+from kvpressure.derive import capacity
+from kvpressure.derive.quantile import histogram_quantile
+from kvpressure.lab.leap import Job
+
+_P95 = 0.95
+
+
+def have(seen: Seen, chosen: Sequence[Slot]) -> tuple[Line, ...]:
+    """
+    What there was.
+
+    Args:
+        seen: the engine.
+        chosen: the busiest stretch; lengths are its.
+    """
+    prompts = together(slot.prompts for slot in chosen if slot.prompts)
+    answers = together(slot.answers for slot in chosen if slot.answers)
+    means, p95s = _lengths(seen, prompts, answers)
+    peak = max((slot.peak for slot in seen.slots if slot.peak is not None), default=None)
+    top = Figure(peak, "requests", seen.sources.get("peak", "not recorded"))
+    return (*_cache(seen.server), *means, *p95s, *_fits(seen.server, means, p95s), *_at_peak(seen, p95s, top))
+
+
+def have_of(server: Server, jobs: Sequence[Job]) -> tuple[Line, ...]:
+    """What a workload that was only described comes to."""
+    prompts, answers = sorted(job.prompt for job in jobs), sorted(job.answer for job in jobs)
+    means = tuple(
+        Line(f"Mean {name}", Figure(sum(values) / len(values) if values else None, "tokens", "drawn from the workload"))
+        for name, values in (("prompt", prompts), ("answer", answers))
+    )
+    p95s = tuple(
+        Line(
+            f"95th percentile of {name}",
+            Figure(
+                float(values[int(_P95 * (len(values) - 1))]) if values else None, "tokens", "drawn from the workload"
+            ),
+        )
+        for name, values in (("prompts", prompts), ("answers", answers))
+    )
+    return (*_cache(server), *means, *p95s, *_fits(server, means, p95s))
+
+
+def _cache(server: Server) -> tuple[Line, ...]:
+    tokens, size = server.capacity.value, server.block_size.value
+    blocks = tokens // size if tokens is not None and size else None
+    formula = (
+        f"{tokens:,.0f} tokens / {size:,.0f} per block" if blocks is not None else "capacity or block size unknown"
+    )
+    return (
+        Line("KV capacity", server.capacity),
+        Line("Block size", server.block_size),
+        Line("Blocks", Figure(blocks, "blocks", formula)),
+    )
+
+
+def _lengths(seen: Seen, prompts: Counted | None, answers: Counted | None) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+    both = (("prompt", "prompts", prompts), ("answer", "answers", answers))
+    means = tuple(
+        Line(
+            f"Mean {name}",
+            Figure(counted.sum / counted.count if counted else None, "tokens", seen.sources.get(field, "not recorded")),
+        )
+        for name, field, counted in both
+    )
+    p95s = tuple(
+        Line(
+            f"95th percentile of {field}",
+            Figure(
+                histogram_quantile(_P95, counted.edges, tuple(accumulate(counted.counts))) if counted else None,
+                "tokens",
+                f"interpolated in the buckets of: {seen.sources.get(field, 'not recorded')}",
+                estimate=True,
+            ),
+        )
+        for _, field, counted in both
+    )
+    return means, p95s
+
+
+def _fits(server: Server, means: Sequence[Line], p95s: Sequence[Line]) -> tuple[Line, ...]:
+    return tuple(
+        Line(
+            f"Requests that fit, {name} prompt and answer",
+            memory.fits(server.capacity, prompt.figure, answer.figure),
+        )
+        for name, (prompt, answer) in (("mean", means), ("95th percentile", p95s))
+    )
+
+
+def _at_peak(seen: Seen, p95s: Sequence[Line], top: Figure) -> tuple[Line, ...]:
+    prompt, answer = (line.figure.value for line in p95s)
+    fit = capacity.seats(seen.server.capacity.value, prompt, answer)
+    room = capacity.headroom(fit, top.value, 0.0)
+    formula = (
+        f"{fit:,.1f} that fit - {top.value:,.0f} at peak" if room is not None else "unknown, as one of its parts is"
+    )
+    return (
+        Line("Requests running and waiting at peak", top),
+        Line("Headroom at peak", Figure(room, "requests", formula, estimate=True)),
+    )

@@ -1,0 +1,247 @@
+"""
+Many runs of the model, one for each setting and seed, on all cores.
+
+Whether a storm ends under a setting is a matter of chance near its edge: ten runs say by how much figures vary, and
+forty whether nine of ten are good.
+"""
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Protocol, Self
+
+from kvpressure.advise.advice import Band, Outcome
+from kvpressure.advise.demand import RUN_IN
+from kvpressure.lab.leap import Admission, Job, leap
+from kvpressure.lab.model import Config
+
+SURE = 0.9
+"""Share of the runs in which a target must hold: less is luck."""
+_DECIDING = 4
+_TENTH, _HALF, _NINE_TENTHS = 0.1, 0.5, 0.9
+
+
+class Traffic(Protocol):
+    """Where jobs come from: one list for each seed, the same one each time."""
+
+    def jobs(self, seed: int) -> Sequence[Job]:
+        """A run's requests, in order of arrival."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """
+    What is changed. The defaults change nothing.
+
+    Args:
+        blocks: of the KV cache; None as it is.
+        growth: the same, relative: 0.25 is a quarter more.
+        seqs: most requests that run at once; None as it is.
+        cap: most answer tokens of a request; None as it is.
+        share: of the traffic that comes here, 0 to 1.
+        headroom: share of the blocks that must stay free after an admission.
+        guaranteed: whether prompt and `max_tokens` are reserved at admission.
+    """
+
+    blocks: int | None = None
+    growth: float = 0.0
+    seqs: int | None = None
+    cap: int | None = None
+    share: float = 1.0
+    headroom: float = 0.0
+    guaranteed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """
+    One run's figures, counted after the run-in.
+
+    Args:
+        per_thousand: preemptions per thousand requests served.
+        paused: share of the streams that paused.
+        ttft_p50: seconds; None where nobody got a token.
+        ttft_p95: seconds.
+        throughput: answer tokens per second.
+        running: mean.
+        usage: of the cache, mean.
+        pinned: share of time.
+        top_running: most at once.
+    """
+
+    per_thousand: float
+    paused: float
+    ttft_p50: float | None
+    ttft_p95: float | None
+    throughput: float
+    running: float
+    usage: float
+    pinned: float
+    top_running: int
+
+
+class Sweep:
+    """
+    Runs of one server's traffic under other settings, each only once.
+
+    Args:
+        config: the server as it is.
+        traffic: what users ask.
+        seconds: that each run counts.
+        seeds: runs of each setting whose figures are told; where something is decided, four times as many.
+        done: is called now and then, as runs are over.
+        cores: processes at once; None for all that this process may use.
+    """
+
+    def __init__(  # noqa: PLR0913  # what a run is made of
+        self,
+        config: Config,
+        traffic: Traffic,
+        seconds: float,
+        seeds: int,
+        *,
+        done: Callable[[], None] = lambda: None,
+        cores: int | None = None,
+    ) -> None:
+        self.config = config
+        self.seconds = seconds
+        self.seeds = seeds
+        self._done = done
+        self._known: dict[tuple[Setting, int], Run] = {}
+        self._batch = 2 * (cores or len(os.sched_getaffinity(0)))
+        self._pool = ProcessPoolExecutor(
+            cores or len(os.sched_getaffinity(0)), initializer=_begin, initargs=(config, traffic, seconds)
+        )
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the processes; what they still had to do is dropped."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def runs(self, setting: Setting) -> tuple[Run, ...]:
+        """The runs whose figures are told, by seed."""
+        return self._of(setting, range(self.seeds))
+
+    def outcome(self, setting: Setting) -> Outcome:
+        """The same as bands."""
+        return outcome(self.runs(setting))
+
+    def holds(self, setting: Setting, good: Callable[[Run], bool]) -> bool:
+        """Whether enough runs of a setting are good; no more of them are made than it takes to say so."""
+        total = _DECIDING * self.seeds
+        bad = 0
+        for first in range(0, total, self._batch):
+            runs = self._of(setting, range(first, min(total, first + self._batch)))
+            bad += sum(not good(run) for run in runs)
+            if bad > (1.0 - SURE) * total:
+                return False
+        return True
+
+    def _of(self, setting: Setting, seeds: range) -> tuple[Run, ...]:
+        new = [(setting, seed) for seed in seeds if (setting, seed) not in self._known]
+        for task, run in zip(new, self._pool.map(_run, new), strict=True):
+            self._known[task] = run
+        self._done()
+        return tuple(self._known[setting, seed] for seed in seeds)
+
+
+def outcome(runs: Sequence[Run]) -> Outcome:
+    """Several runs, as bands."""
+    return Outcome(
+        per_thousand=band([run.per_thousand for run in runs]),
+        paused=band([run.paused for run in runs]),
+        ttft_p50=band([run.ttft_p50 for run in runs if run.ttft_p50 is not None]),
+        ttft_p95=band([run.ttft_p95 for run in runs if run.ttft_p95 is not None]),
+        throughput=band([run.throughput for run in runs]),
+    )
+
+
+def band(values: Sequence[float]) -> Band:
+    """10th, 50th and 90th percentile, by interpolation; infinite where there is no value."""
+    if not values:
+        return Band(float("inf"), float("inf"), float("inf"))
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        place = share * (len(ordered) - 1)
+        low = int(place)
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+    return Band(at(_TENTH), at(_HALF), at(_NINE_TENTHS))
+
+
+@dataclass(slots=True)
+class _World:
+    """What every run of a process needs; sent to it once."""
+
+    config: Config
+    traffic: Traffic
+    seconds: float
+
+
+_worlds: list[_World] = []
+
+
+def _begin(config: Config, traffic: Traffic, seconds: float) -> None:
+    _worlds[:] = [_World(config, traffic, seconds)]
+
+
+def _run(task: tuple[Setting, int]) -> Run:
+    setting, seed = task
+    world = _worlds[0]
+    return simulated(world.config, world.traffic.jobs(seed), setting, world.seconds, seed)
+
+
+def simulated(config: Config, jobs: Sequence[Job], setting: Setting, seconds: float, seed: int) -> Run:
+    """
+    One run.
+
+    Args:
+        config: the server as it is.
+        jobs: what users ask; the run-in first.
+        setting: what is changed.
+        seconds: that count, after the run-in.
+        seed: decides who goes to another replica.
+    """
+    changed = replace(
+        config,
+        num_gpu_blocks=setting.blocks or round((1.0 + setting.growth) * config.num_gpu_blocks),
+        max_num_seqs=setting.seqs or config.max_num_seqs,
+    )
+    chance = random.Random(seed)  # noqa: S311 - a model wants reproducible chance, not secrets
+    mine = [job for job in jobs if chance.random() < setting.share] if setting.share < 1.0 else jobs
+    # vLLM takes no request that is longer than its context, and its context is never longer than its cache.
+    longest = config.max_request_tokens
+    sent = [_fitting(job, longest, setting.cap) for job in mine]
+    admission = Admission(headroom=round(setting.headroom * changed.num_gpu_blocks), guaranteed=setting.guaranteed)
+    result = leap(changed, sent, admission=admission, since=RUN_IN, until=RUN_IN + seconds)
+    return Run(
+        per_thousand=result.per_thousand,
+        paused=result.paused / max(1, result.streamed),
+        ttft_p50=result.ttft(0.5),
+        ttft_p95=result.ttft(0.95),
+        throughput=result.throughput,
+        running=result.mean_running,
+        usage=result.mean_usage,
+        pinned=result.pinned,
+        top_running=result.top_running,
+    )
+
+
+def _fitting(job: Job, longest: int, cap: int | None) -> Job:
+    """The job with no more tokens than the server takes, and than it may ask."""
+    prompt = min(job.prompt, longest - 1)
+    most = min(longest - prompt, cap or longest)
+    if prompt == job.prompt and job.answer <= most and (job.limit or job.answer) <= most:
+        return job
+    return Job(job.arrival, prompt, min(job.answer, most), min(job.limit or job.answer, most))
