@@ -1,10 +1,11 @@
 """The sidecar's own `/metrics`: snapshot, families and text, against prometheus_client's instruments."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Summary, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import Metric, Sample
 from prometheus_client.registry import Collector
 
@@ -93,9 +94,11 @@ def instruments(ready: list[Metric]) -> CollectorRegistry:
     """A registry whose instruments hold what the families say."""
     registry = CollectorRegistry(auto_describe=False)
     for family in ready:
-        labels = sorted(family.samples[0].labels)
-        if family.type == "summary":
-            _fill_summary(Summary(family.name, family.documentation, labels, registry=registry), family.samples)
+        labels = sorted(set(family.samples[0].labels) - {"le"})
+        if family.type == "histogram":
+            edges = sorted({float(sample.labels["le"]) for sample in family.samples if "le" in sample.labels})
+            histogram = Histogram(family.name, family.documentation, labels, buckets=edges, registry=registry)
+            _fill_histogram(histogram, family.samples)
             continue
         instrument: Counter | Gauge = (Counter if family.type == "counter" else Gauge)(
             family.name, family.documentation, labels, registry=registry
@@ -106,12 +109,15 @@ def instruments(ready: list[Metric]) -> CollectorRegistry:
     return registry
 
 
-def _fill_summary(summary: Summary, samples: list[Sample]) -> None:
-    """As many observations as were counted, of which the first is the whole sum."""
+def _fill_histogram(histogram: Histogram, samples: list[Sample]) -> None:
+    """As many observations as were counted; their sum is put in its place, which no observation could give."""
+    below = 0.0
     for sample in samples:
-        child = summary.labels(**sample.labels)
-        if sample.name.endswith("_sum"):
-            child.observe(sample.value)
-        else:
-            for _ in range(int(sample.value) - 1):
-                child.observe(0.0)
+        child = histogram.labels(**{name: value for name, value in sample.labels.items() if name != "le"})
+        if sample.name.endswith("_bucket"):
+            edge = float(sample.labels["le"])
+            for _ in range(int(sample.value - below)):
+                child.observe(edge)
+            below = 0.0 if edge == math.inf else sample.value
+        elif sample.name.endswith("_sum"):
+            child._sum.set(sample.value)  # noqa: SLF001

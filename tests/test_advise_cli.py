@@ -1,6 +1,7 @@
 """``kvpressure advise`` as it is typed."""
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -79,3 +80,13 @@ def test_one_source_must_be_given(capsys):
             cli.main(["advise", *words])
         assert ended.value.code == cli.USAGE
         assert "--prometheus" in capsys.readouterr().err
+
+
+def test_flags_in_the_documentation_exist(capsys):
+    """Every flag that docs/advise.md names is one of the command, or of vLLM."""
+    with pytest.raises(SystemExit):
+        cli.main(["advise", "--help"])
+    known = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", (ROOT / "docs" / "advise.md").read_text(encoding="utf-8")))
+    of_vllm = {"--kv-cache-dtype"}
+    assert named - known - of_vllm == set()
