@@ -189,7 +189,7 @@ def _replay(args: argparse.Namespace) -> int:
     loaded = _load(args)
     from kvpressure import recording, replay  # noqa: PLC0415
 
-    step = _duration("--step", args.step) if args.step is not None else None
+    step = settings.some_time("--step", args.step, "15s") if args.step is not None else None
     complaints = 0
 
     def complain(sentence: str) -> None:
@@ -229,17 +229,6 @@ def _replay(args: argparse.Namespace) -> int:
             sys.stdout.write(json.dumps({"t": round(snapshot.t, 6), "body": body}) + "\n")
     sys.stdout.flush()
     return PROBLEM if complaints else OK
-
-
-def _duration(flag: str, text: str) -> float:
-    """Seconds, more than none."""
-    try:
-        seconds = settings.duration(text)
-    except ValueError:
-        seconds = 0.0
-    if seconds <= 0.0:
-        raise settings.ConfigError(f'{flag}: {settings.shown(text)} is not a duration over 0 like "15s"')
-    return seconds
 
 
 def _signals_flags(parser: argparse.ArgumentParser) -> None:
@@ -322,7 +311,7 @@ def _demo(args: argparse.Namespace) -> int:
         demo.run(
             args.scenario,
             args.seed,
-            _duration("--every", args.every),
+            settings.some_time("--every", args.every, "15s"),
             args.lab_port,
             args.port,
             tap_port=args.tap_port,

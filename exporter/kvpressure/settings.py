@@ -80,6 +80,22 @@ def duration(text: str) -> float:
     return sum(float(n) * units[u] for n, u in parts)
 
 
+def some_time(flag: str, text: str, example: str) -> float:
+    """
+    Seconds that a flag of a command says, more than none.
+
+    Raises:
+        ConfigError: it is no such duration; the sentence shows the example.
+    """
+    try:
+        seconds = duration(text)
+    except ValueError:
+        seconds = 0.0
+    if seconds <= 0.0:
+        raise ConfigError(f'{flag}: {shown(text)} is not a duration over 0 like "{example}"')
+    return seconds
+
+
 def _text(given: object) -> str:
     if not isinstance(given, str):
         raise TypeError

@@ -103,7 +103,7 @@ def _advice(args: argparse.Namespace) -> Advice:
         raise AdviseError(f"--seeds {args.seeds} is more than {_MOST_SEEDS}; ten are enough for most questions")
     if not args.target_per_thousand > 0.0:
         raise AdviseError("--target-per-thousand must be over 0; preemption is never ruled out, only made rare")
-    targets = Targets(args.target_per_thousand, _duration("--target-ttft", args.target_ttft))
+    targets = Targets(args.target_per_thousand, settings.some_time("--target-ttft", args.target_ttft, "2s"))
     token = _token(args)
     if args.workload:
         described = workload.read(args.workload)
@@ -130,7 +130,7 @@ def _seen(args: argparse.Namespace) -> Seen:
 
     return prometheus.seen_by(
         args.prometheus,
-        range_seconds=_duration("--range", args.range),
+        range_seconds=settings.some_time("--range", args.range, "24h"),
         model=args.model,
         engine=args.engine,
         told=told,
@@ -210,16 +210,6 @@ def _write(path: str, text: str) -> None:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as fault:
         raise AdviseError(f"{path} cannot be written: {fault.strerror}") from fault
-
-
-def _duration(flag: str, text: str) -> float:
-    try:
-        seconds = settings.duration(text)
-    except ValueError:
-        seconds = 0.0
-    if seconds <= 0.0:
-        raise AdviseError(f'{flag}: {settings.shown(text)} is not a duration over 0 like "24h"')
-    return seconds
 
 
 def _count(text: str) -> int:
