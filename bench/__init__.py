@@ -15,5 +15,5 @@ What kvpressure costs, measured against named peers in the same run. From the re
 
 Figures are ratios, CPU time or resident memory; wall time only beside them, or where it is what a user waits for: a
 busy machine must not decide about a goal. ``python -m bench.page`` makes docs/benchmarks.md of them, and
-``python -m bench.short`` is what CI runs: instructions instead of seconds.
+``python -m bench.short`` counts instructions instead of seconds.
 """

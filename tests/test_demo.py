@@ -83,7 +83,7 @@ def test_it_runs_until_interrupted():
         children = _children(running.pid)
         began = time.monotonic()
         running.send_signal(signal.SIGINT)
-        rest, errors = running.communicate(timeout=10)
+        rest, errors = running.communicate(timeout=30)
 
     assert (0, "", "\nstopped\n") == (running.returncode, errors, rest[-9:])
     assert f"http://127.0.0.1:{ports[1]}/metrics" in lines[0]
@@ -93,7 +93,7 @@ def test_it_runs_until_interrupted():
     assert 200 == passed_on
     assert 3 == len(children)
     assert [] == [pid for pid in children if Path(f"/proc/{pid}").exists()]
-    assert time.monotonic() - began < 3.0
+    assert time.monotonic() - began < 10.0
 
 
 def test_a_port_that_is_taken_is_replaced_and_no_two_are_the_same():

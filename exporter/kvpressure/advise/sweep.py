@@ -5,6 +5,7 @@ Whether a storm ends under a setting is a matter of chance near its edge: ten ru
 forty whether nine of ten are good.
 """
 
+import multiprocessing
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from kvpressure.lab.model import Config
 SURE = 0.9
 """Share of the runs in which a target must hold: less is luck."""
 _DECIDING = 4
+_NICE = 10
 _TENTH, _HALF, _NINE_TENTHS = 0.1, 0.5, 0.9
 
 
@@ -113,8 +115,12 @@ class Sweep:
         self._done = done
         self._known: dict[tuple[Setting, int], Run] = {}
         self._batch = 2 * (cores or len(os.sched_getaffinity(0)))
+        # Fresh processes: a fork would take along whatever traces, threads and sockets its parent has.
         self._pool = ProcessPoolExecutor(
-            cores or len(os.sched_getaffinity(0)), initializer=_begin, initargs=(config, traffic, seconds)
+            cores or len(os.sched_getaffinity(0)),
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_begin,
+            initargs=(config, traffic, seconds),
         )
 
     def __enter__(self) -> Self:
@@ -193,6 +199,8 @@ _worlds: list[_World] = []
 
 
 def _begin(config: Config, traffic: Traffic, seconds: float) -> None:
+    # Whatever else runs on the machine comes first.
+    os.nice(_NICE)
     _worlds[:] = [_World(config, traffic, seconds)]
 
 
