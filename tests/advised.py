@@ -50,6 +50,7 @@ def advised(name: str) -> Advice:
     return advise(seen_of(rows(scenario(name), SECONDS[name]), source="the lab"), Options())
 
 
+@cache
 def again(name: str, seed: int, *, blocks: int | None = None, seqs: int | None = None) -> Outcome:
     """The same users on another server; `leap` is held equal to the lab's scheduler by its own tests."""
     case = scenario(name)
