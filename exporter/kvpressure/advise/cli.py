@@ -24,7 +24,6 @@ from kvpressure.advise.progress import Progress
 from kvpressure.advise.seen import AdviseError, Figure, Seen, Server
 from kvpressure.advise.told import Told
 
-_DAY = 86400.0
 _MOST_SEEDS = 100
 
 

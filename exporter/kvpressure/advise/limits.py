@@ -8,8 +8,6 @@ from kvpressure.advise.seen import Counted, Figure, Seen, Slot
 
 _BLOCKED = 0.02
 """Share of the time with requests that wait for KV blocks, from which the cache limits."""
-_FULL = 0.95
-"""Usage from which a slot counts as full, where no sidecar measured pinned time."""
 _CHANGE = 0.3
 """Relative change of a mean length from which it is told; that of the alert on it."""
 _REQUESTS = 100
