@@ -1,7 +1,8 @@
 """
 The whole sidecar in every combination of engines and stream events: CPU, memory, and what each more of them costs.
 
-Events come through the tap, the dearer of the two observers; one more sidecar reads the same number of them from a log.
+Events come through the tap, the dearer of the two observers; one more sidecar reads the same number of them from a log,
+and two run on uvloop in the place of asyncio's own event loop.
 Sidecars with few events run at the same time. What is kept for 15 minutes grows for so long and no longer, which
 `history` holds over hours of readings; here it is only told how memory moved while somebody looked.
 """
@@ -69,6 +70,7 @@ class Cell:
     interval: float
     resident: tuple[int, ...]
     growth: float
+    uvloop: bool = False
 
 
 def run(seconds: float = SECONDS) -> list[Row]:
@@ -76,16 +78,17 @@ def run(seconds: float = SECONDS) -> list[Row]:
     few = [
         partial(watch, engines, events, "tap", seconds) for engines in ENGINES for events in EVENTS if events <= _FEW
     ]
-    few.append(partial(watch, *GOAL, "log", seconds))
+    few += [partial(watch, *GOAL, "log", seconds), partial(watch, *GOAL, "tap", seconds, uvloop=True)]
     with ThreadPoolExecutor(len(few)) as pool:
         cells = [task.result() for task in [pool.submit(each) for each in few]]
     for engines in ENGINES:
         cells += [watch(engines, events, "tap", seconds) for events in EVENTS if events > _FEW]
-    cells.sort(key=lambda cell: (cell.source == "log", cell.engines, cell.events))
-    return [*map(_row, cells), *slopes([cell for cell in cells if cell.source == "tap"])]
+    cells.append(watch(1, EVENTS[-1], "tap", seconds, uvloop=True))
+    cells.sort(key=lambda cell: (cell.source == "log", cell.uvloop, cell.engines, cell.events))
+    return [*map(_row, cells), *slopes([cell for cell in cells if cell.source == "tap" and not cell.uvloop])]
 
 
-def watch(engines: int, events: int, source: Literal["tap", "log"], seconds: float) -> Cell:
+def watch(engines: int, events: int, source: Literal["tap", "log"], seconds: float, *, uvloop: bool = False) -> Cell:
     """
     Watch one.
 
@@ -103,7 +106,7 @@ def watch(engines: int, events: int, source: Literal["tap", "log"], seconds: flo
             path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "vllm.log"
             path.touch()
             flags, load = ["--log.path", str(path)], ["log", str(path), str(streams), str(_RATE)]
-        running = stack.enter_context(sidecar(engines, *flags))
+        running = stack.enter_context(sidecar(engines, *flags, module="bench.uvlooped" if uvloop else "kvpressure"))
         if streams:
             first_line(stack.enter_context(interpreter("-m", "bench.tap_load", *load)))
         time.sleep(_WARM_UP)
@@ -117,7 +120,9 @@ def watch(engines: int, events: int, source: Literal["tap", "log"], seconds: flo
         raise RuntimeError(f"of {events} events a second the sidecar saw {seen:.0f}")
     samples = after[SAMPLES.metric] - before[SAMPLES.metric]
     growth = float(np.polyfit(np.arange(len(resident)) * _EVERY, resident, 1)[0])
-    return Cell(engines, events, source, lasted, taken / lasted, seen, lasted / samples, tuple(resident), growth)
+    return Cell(
+        engines, events, source, lasted, taken / lasted, seen, lasted / samples, tuple(resident), growth, uvloop
+    )
 
 
 _EVENTS_SEEN = f"{GAPS.metric}_count"
@@ -136,11 +141,12 @@ def _residents(pid: int, listen: str, start: float, seconds: float) -> Iterator[
 
 
 def _row(cell: Cell) -> Row:
-    goal = cell.source == "tap" and (cell.engines, cell.events) == GOAL
+    goal = cell.source == "tap" and (cell.engines, cell.events) == GOAL and not cell.uvloop
     resident = max(cell.resident)
     figures = {name: value for name, value in asdict(cell).items() if name != "resident"}
     return Row(
-        f"sidecar, {cell.engines} engine{'s' * (cell.engines > 1)}, {cell.events:,} events/s by {cell.source}",
+        f"sidecar, {cell.engines} engine{'s' * (cell.engines > 1)}, {cell.events:,} events/s by {cell.source}"
+        f"{', on uvloop' * cell.uvloop}",
         f"{cell.cpu:.2%} of a core, {resident / MIB:.1f} MiB, every {cell.interval:.2f} s",
         goal=f"under {CPU_GOAL:.1%} and {MEMORY_GOAL / MIB:.0f} MiB" if goal else "-",
         met=cell.cpu < CPU_GOAL and resident < MEMORY_GOAL if goal else None,

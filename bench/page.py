@@ -1,5 +1,5 @@
 """
-``python -m bench.page``: docs/benchmarks.md and its plots, of what the benchmarks found last.
+``python -m bench.page``: docs/benchmarks.md, its plots, and the README's table of costs, of what was measured last.
 
 The results are kept beside the plots, so that the page can be held against them: tests/test_bench.py fails where its
 tables are not those of the results. Needs matplotlib, of the extra [e2e].
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench import results
+from bench import readme, results
 from bench.detect import INTERVALS
 from bench.results import Row
 from kvpressure import tables
@@ -46,6 +46,7 @@ def main() -> int:
     shutil.copyfile(results.RESULTS, KEPT)
     found = results.read(KEPT)
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), found), encoding="utf-8")
+    readme.README.write_text(readme.readme(readme.README.read_text(encoding="utf-8"), found), encoding="utf-8")
     plots.draw(found, FOLDER)
     return 0
 

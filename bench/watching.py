@@ -43,7 +43,7 @@ class Sidecar:
 
 
 @contextlib.contextmanager
-def sidecar(engines: int, *flags: str) -> Iterator[Sidecar]:
+def sidecar(engines: int, *flags: str, module: str = "kvpressure") -> Iterator[Sidecar]:
     """
     `kvpressure serve` with some flags, sampling a stand-in of so many engines.
 
@@ -53,7 +53,7 @@ def sidecar(engines: int, *flags: str) -> Iterator[Sidecar]:
     with interpreter("-m", "bench.standin", str(engines)) as standin:
         upstream = int(first_line(standin))
         listen = f"127.0.0.1:{free_port()}"
-        command = ["-m", "kvpressure", "serve", "--vllm.url", f"http://127.0.0.1:{upstream}/metrics"]
+        command = ["-m", module, "serve", "--vllm.url", f"http://127.0.0.1:{upstream}/metrics"]
         with interpreter(*command, "--web.listen-address", listen, "--log.level", "warn", *flags) as process:
             wait_ready(f"http://{listen}/-/ready")
             yield Sidecar(process.pid, listen, upstream)

@@ -214,7 +214,7 @@ class ExpositionReader:
         The cache with one engine's blocks.
 
         vLLM adds num_gpu_blocks up over the data-parallel engines of a process and gives each of them the sum
-        (core_client: "Sum values from all engines in DP case"; recordings/versions/0.32.0-dp2 shows it).
+        (core_client: "Sum values from all engines in DP case"; tests/fixtures/recordings/versions/0.32.0-dp2 shows it).
         """
         if cache.tokens is not None or cache.blocks is None:
             return cache
