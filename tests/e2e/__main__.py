@@ -22,6 +22,7 @@ _ALL = (
     ("accuracy", "{home}"),
     ("likeness", "{home}"),
     ("cost", "{home}"),
+    ("followed", "{home}"),
     ("report",),
 )
 

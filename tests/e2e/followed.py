@@ -19,21 +19,22 @@ from kvpressure.lab.workload import Length, Phase, Workload
 from . import play
 from .experiments import SCRATCH
 from .overnight import Recorder
-from .stand import ROOT, Server, vllm
+from .stand import ROOT, SLOWER, Server, vllm
 
 RESULTS = ROOT / "docs" / "experiments" / "followed.json"
 HEADER = ("KV blocks", "is", "preemptions per 1000", "paused", "TTFT p99", "promised")
 
-_BLOCKS = 45
+_BLOCKS = 60
 _LENGTH, _SEQS = 1024, 256
-_RATE, _SECONDS = 5.0, 110.0
-_LOAD = Workload((Phase(_SECONDS, _RATE, Length(96, 0.4), Length(500, 0.4)),), patience=3600.0)
+_RATE, _SECONDS = 2.0, 180.0
+_LOAD = Workload((Phase(_SECONDS, _RATE, Length(96, 0.4), Length(300, 0.4)),), patience=3600.0)
 _TARGET = 5.0
 
 
 def run(home: Path, blocks: int, seed: int) -> tuple[play.Run, Recorder]:
     """The users on a server of so many blocks."""
-    with vllm(home, Server(blocks=blocks, length=_LENGTH, seqs=_SEQS, log=False), SCRATCH / "followed") as server:
+    setting = Server(blocks=blocks, length=_LENGTH, seqs=_SEQS, log=False, flags=SLOWER)
+    with vllm(home, setting, SCRATCH / "followed") as server:
         play.warm(server)
         with Recorder(server) as recorder:
             done, _ = play.play(server, None, _LOAD, round(_RATE * _SECONDS), seed=seed)

@@ -42,6 +42,7 @@ def main() -> int:
     for name, header, path, part in (
         ("accuracy", accuracy.HEADER, accuracy.RESULTS, "rows"),
         ("cost", cost.HEADER, cost.RESULTS, "rows"),
+        ("cost-samples", cost.SAMPLE_HEADER, cost.RESULTS, "samples"),
         ("followed", followed.HEADER, followed.RESULTS, "rows"),
         ("likeness", likeness.HEADER, likeness.RESULTS, "rows"),
         ("overnight-steps", overnight.HEADER, overnight.RESULTS, "rows"),

@@ -24,6 +24,12 @@ DELTAS = ("--enable-log-requests", "--enable-log-outputs", "--enable-log-deltas"
 BLOCK = 32
 """Tokens per block: vLLM's CPU attention wants a multiple of it."""
 
+SLOWER = ("--hf-overrides", json.dumps({"num_hidden_layers": 32}))
+"""
+More layers than the tiny model has, for a step of some 15 ms: what limits vLLM is its engine then, as with a GPU, and
+no longer its front end, which would stand still now and then for want of a core.
+"""
+
 _START_SECONDS = 180.0
 _STOP_SECONDS = 60.0
 # Half a second, where a core is free; vLLM leaves none here.
@@ -82,6 +88,11 @@ class Vllm:
                 sums[name] = sums.get(name, 0.0) + value
         return sums
 
+    def cpu_seconds(self) -> float:
+        """CPU time that its processes have used so far."""
+        own = subprocess.run(["ps", "-o", "pid=", "-s", str(self.process.pid)], capture_output=True, check=True)
+        return sum(_cpu_seconds(int(pid)) for pid in own.stdout.split())
+
 
 @dataclass(slots=True)
 class Sidecar:
@@ -110,8 +121,16 @@ class Sidecar:
 
     def cpu_seconds(self) -> float:
         """CPU time that it has used so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return _cpu_seconds(self.process.pid)
+
+    def value(self, name: str) -> float:
+        """A number of its exposition that has no labels."""
+        return next(float(line.split()[1]) for line in self.metrics().splitlines() if line.startswith(f"{name} "))
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
