@@ -42,9 +42,9 @@ def outcome(preemptions, ttft, *, paused=0.0, tokens=900.0, spread=0.3):
     return Outcome(around(preemptions), around(paused), around(ttft / 6), around(ttft), around(tokens))
 
 
-def change(key, title, how, price, says, result=None, ends=None):  # noqa: PLR0913, PLR0917  # as its document
+def change(key, title, how, price, says, result=None, ends=None, prompt=None):  # noqa: PLR0913, PLR0917  # as its document
     """A change, with an outcome or without."""
-    return Change(key, title, how, price, result, ends, says)
+    return Change(key, title, how, price, result, ends, prompt, says)
 
 
 STORM = outcome(412.0, 3.4, paused=0.31, tokens=640.0)
@@ -103,6 +103,7 @@ CHANGES = (
         "No answer is torn any more, and the first token comes after 4.9 s.",
         outcome(1.0, 4.9, tokens=870.0),
         ends=True,
+        prompt=False,
     ),
     change(
         "guaranteed",
@@ -239,7 +240,7 @@ FULL = Advice(
 )
 
 _ARITHMETIC = tuple(
-    dataclasses.replace(each, outcome=None, ends=None, says="Twice the tokens fit.") for each in CHANGES
+    dataclasses.replace(each, outcome=None, ends=None, prompt=None, says="Twice the tokens fit.") for each in CHANGES
 )
 
 UNHELD = dataclasses.replace(

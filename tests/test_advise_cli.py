@@ -2,14 +2,23 @@
 
 import json
 import re
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
+from commands import ENVIRONMENT
 
 from kvpressure import cli
+from kvpressure.advise.seen import Figure
+from kvpressure.advise.told import Told, added
+from kvpressure.advise.workload import read
 
 ROOT = Path(__file__).parents[1]
+NOBODY = "http://127.0.0.1:9"
 EXAMPLE = ROOT / "docs" / "examples" / "workload.yml"
 LLAMA = {
     "num_hidden_layers": 32,
@@ -61,7 +70,24 @@ def test_a_capacity_by_arithmetic_replaces_the_server_s(tmp_path, capsys):
         (["--workload", str(EXAMPLE), "--gpu-memory", "48"], "--model-config"),
         (["--workload", str(EXAMPLE), "--target-ttft", "soon"], "'soon' is not a duration"),
         (["--workload", str(EXAMPLE), "--target-per-thousand", "0"], "--target-per-thousand must be over 0"),
+        (["--workload", str(EXAMPLE), "--target-per-thousand", "inf"], "--target-per-thousand must be at most 1,000,0"),
+        (["--workload", str(EXAMPLE), "--target-per-thousand", "nan"], "--target-per-thousand must be over 0"),
+        (["--workload", str(EXAMPLE), "--kv-dtype", "fp8"], "--kv-dtype is of use only together with --model-config"),
+        (
+            ["--workload", str(EXAMPLE), "--tensor-parallel", "4"],
+            "--tensor-parallel is of use only together with --mod",
+        ),
         (["--workload", str(EXAMPLE), "--seeds", "1000"], "--seeds 1000 is more than 100"),
+        # Nothing is asked, and nothing simulated, for files that cannot be written.
+        (
+            ["--prometheus", NOBODY, "--html", "/no/where/a.html"],
+            "/no/where/a.html cannot be written: there is no folder",
+        ),
+        (
+            ["--prometheus", NOBODY, "--json", "/no/where/a.json"],
+            "/no/where/a.json cannot be written: there is no folder",
+        ),
+        (["--prometheus", NOBODY, "--html", str(ROOT)], "cannot be written: it is a folder"),
         (["--prometheus", "http://127.0.0.1:9", "--range", "0"], "--range"),
     ],
 )
@@ -71,6 +97,75 @@ def test_bad_input_is_one_sentence(words, sentence, capsys):
     err = capsys.readouterr().err
     assert sentence in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--max-num-seqs", "abc"], "argument --max-num-seqs: 'abc' is not a whole number"),
+        (["--seeds", "0"], "argument --seeds: 0 is less than 1"),
+        (["--kv-dtype", "bogus"], "argument --kv-dtype: invalid choice: 'bogus'"),
+    ],
+)
+def test_a_flag_that_makes_no_sense(words, sentence, capsys):
+    """It is one sentence that names the flag, and nothing of the program's insides."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["advise", "--workload", str(EXAMPLE), *words])
+    err = capsys.readouterr().err
+    assert ended.value.code == cli.USAGE
+    assert sentence in err
+    assert "_count" not in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("words", "offered"), [((), True), (("--kv-dtype", "fp8"), False)])
+def test_a_cache_of_8_bits_is_not_offered_twice(words, offered, tmp_path, capsys):
+    """--kv-dtype says what the cache is: where that is FP8 already, it cannot be had once more."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(LLAMA), encoding="utf-8")
+    given = ["--workload", str(EXAMPLE), "--seeds", "1", "--json", "-", "--model-config", str(config)]
+    assert cli.main(["advise", *given, *words]) == 0
+    keys = [change["key"] for change in json.loads(capsys.readouterr().out)["advice"]["changes"]]
+    assert ("fp8" in keys) is offered
+
+
+def test_a_file_that_fails_costs_nothing_else(tmp_path, capsys):
+    """With no space for the page, the text is on the terminal and the JSON in its file; the status tells."""
+    data = tmp_path / "advice.json"
+    words = ["--workload", str(EXAMPLE), "--seeds", "1", "--html", "/dev/full", "--json", str(data)]
+    assert cli.main(["advise", *words]) == cli.USAGE
+    said = capsys.readouterr()
+    assert "--max-num-seqs" in said.out
+    assert json.loads(data.read_text(encoding="utf-8"))["advice"]["changes"]
+    assert said.err == "kvpressure advise: /dev/full cannot be written: No space left on device\n"
+
+
+def test_ctrl_c_is_one_line():
+    """While a Prometheus lets it wait, an interrupt ends the command with the shells' status and no traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(20)
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        command = [sys.executable, "-m", "kvpressure", "advise", "--prometheus", address]
+        environment = {**ENVIRONMENT, "no_proxy": "127.0.0.1"}
+        with subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=environment) as process:
+            try:
+                asking, _ = listening.accept()
+                with asking:
+                    asking.recv(1)
+                    process.send_signal(signal.SIGINT)
+                    out, err = process.communicate(timeout=20)
+            finally:
+                process.kill()
+    assert (process.returncode, out, err) == (130, "", "kvpressure advise: interrupted\n")
+
+
+def test_flags_say_the_same_of_every_server():
+    """What a workload says of a server gives way to the flags, in the same words as what vLLM says of itself."""
+    described = read(str(EXAMPLE)).server
+    found = added(described, Told(max_num_seqs=64, replicas=3))
+    assert found.max_num_seqs == Figure(64.0, "requests", "--max-num-seqs 64, as given")
+    assert found.replicas == Figure(3.0, described.replicas.unit, "--replicas 3, as given")
+    assert (found.max_model_len, found.capacity) == (described.max_model_len, described.capacity)
 
 
 def test_one_source_must_be_given(capsys):

@@ -78,6 +78,45 @@ def test_the_busiest_is_where_most_was_preempted():
     assert demand.busiest(calm[:3]) == tuple(calm[:3])
 
 
+def later(slots, seconds):
+    """The same slots, so much later."""
+    return [replace(each, end=each.end + seconds) for each in slots]
+
+
+def test_the_busiest_has_no_hole():
+    """Five minutes, ten hours that nobody watched, and five minutes again are not the busiest 605 minutes."""
+    first = [slot(n, running=30.0, preemptions=1.0) for n in range(20)]
+    second = later([slot(n, running=30.0, preemptions=2.0) for n in range(20)], 36_000)
+    assert demand.busiest([*first, *second]) == tuple(second)
+
+
+def test_a_short_hole_is_none():
+    """A scrape that failed parts nothing: the minutes around it are one busy time, ten minutes by the clock."""
+    slots = [slot(n, running=30.0, preemptions=1.0) for n in range(60) if n != 30]
+    chosen = demand.busiest(slots)
+    assert chosen[-1].end - (chosen[0].end - chosen[0].seconds) == demand.PERIOD
+
+
+def test_a_short_crowd_is_not_the_busiest():
+    """Without preemptions, a quarter minute between two holes does not stand for the day, however full it was."""
+    calm = [slot(n, running=30.0) for n in range(80)]
+    crowd = later([slot(0, running=50.0)], 36_000)
+    storm = later([slot(n, running=20.0, preemptions=1.0) for n in range(8)], 72_000)
+    assert set(demand.busiest([*calm, *crowd])) <= set(calm)
+    assert demand.busiest([*calm, *crowd, *storm]) == tuple(storm)
+
+
+@pytest.mark.parametrize("hole", ["before", "after"])
+def test_nobody_arrived_in_a_hole(hole):
+    """What was there beyond a hole is no growth: the server finished two requests a second, and as many came."""
+    chosen = later([slot(n, running=10.0) for n in range(40)], 36_000)
+    full = [slot(n, running=10.0, waiting=300.0) for n in range(40)]
+    empty = [slot(n, running=0.0, rate=0.0) for n in range(40)]
+    for other in (full, empty):
+        slots = [*other, *chosen] if hole == "before" else [slot(-1, running=10.0), *chosen, *later(other, 72_000)]
+        assert demand.demand(slots, chosen).rate == pytest.approx(2.0)
+
+
 def test_runs_are_like_what_was_seen():
     """Ten seeds: each differs, together they have the rate and the lengths of what was seen."""
     slots = [slot(n, running=30.0, rate=1.0 + n % 3) for n in range(40)]

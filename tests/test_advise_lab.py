@@ -85,9 +85,10 @@ def test_changes_are_told_cheapest_first_with_what_they_do():
     assert by_key["guaranteed"].outcome.per_thousand.high == 0.0
     assert by_key["guaranteed"].outcome.ttft_p95.middle > by_key["replica"].outcome.ttft_p95.middle
     # What ends it and makes everybody wait is no advice.
-    first = next(each for each in advice.changes if each.ends and each.outcome.ttft_p95.high <= advice.target_ttft)
+    first = next(each for each in advice.changes if each.ends and each.prompt)
     assert first.how in advice.conclusion
     assert first.key != "guaranteed"
+    assert [note for note in advice.notes if note.startswith("What clients ask for as max_tokens is not read.")]
 
 
 def test_a_band_of_settings_is_found_where_there_is_one():

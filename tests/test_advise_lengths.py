@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpressure.advise.lengths import lengths, together
+from kvpressure.advise.lengths import lengths, quantile, ranked, together
 from kvpressure.advise.seen import AdviseError, Counted
+from kvpressure.lab.leap import Outcome
 
 EDGES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, float("inf"))
 """vLLM's own, for a context of 2,000 tokens."""
@@ -78,3 +79,27 @@ def test_slots_are_put_together_where_their_edges_agree():
     old, new = Counted((10.0, float("inf")), (3.0, 0.0), 12.0), Counted(EDGES, (0.0, 1.0, *(0.0,) * 10), 2.0)
     assert together([old, new, new]) == Counted(EDGES, (0.0, 2.0, *(0.0,) * 10), 4.0)
     assert together([Counted(EDGES, (0.0,) * 12, 0.0)]) is None
+
+
+@pytest.mark.parametrize(("most", "longest"), [(300, 300), (480, 480), (500, 500), (150, 500), (None, 500)])
+def test_a_bucket_ends_where_requests_do(most, longest):
+    """A request cannot be longer than the server takes, whatever the bucket's edge; what was observed was possible."""
+    seen = Counted(EDGES, (*(0.0,) * 7, 30.0, 30.0, 0.0, 0.0, 0.0), 60 * 210.0)
+    found = lengths(seen, most)
+    assert found.most == longest
+    chance = random.Random(3)
+    drawn = [found.draw(chance) for _ in range(2000)]
+    assert max(drawn) <= longest
+    assert sum(drawn) / len(drawn) == pytest.approx(210, rel=0.03)
+
+
+def test_quantiles_have_one_rule_each():
+    """In buckets by interpolation, among plain values by nearest rank, as the model's own runs are told."""
+    assert quantile(Counted((10.0, 20.0, float("inf")), (5.0, 5.0, 0.0), 100.0), 0.75) == 15.0
+    assert quantile(Counted((10.0, float("inf")), (0.0, 0.0), 0.0), 0.5) is None
+    values = list(range(100, 0, -1))
+    ran = Outcome(
+        1.0, 0, 0, 0, 0, 0, 0, (), 0, 0, tuple(float(v) for v in values), 0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0
+    )
+    for share in (0.01, 0.5, 0.95, 0.99, 1.0):
+        assert ranked(values, share) == ran.ttft(share)

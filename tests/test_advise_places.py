@@ -206,3 +206,14 @@ def test_missing():
     assert missing([Slot(1.0, 1.0), Slot(2.0, 1.0, finished=0.0)], "it")[0].startswith(
         "Not known, because it did not tell: preemptions, tokens generated, "
     )
+
+
+def test_bucket_that_is_missing_is_no_restart():
+    """A scrape that was kept in part tells nothing, before it and after it; a restart still tells what was gained."""
+    whole, total = buckets([10, 11, 12], [500, 501, 502], [1000, 1001, 1002]), series(5, 6, 7)
+    cut = series(500, None, 502, le="1.0")
+    assert points.histogram([whole[0], cut, whole[2]], [total], TWO) == [None, None]
+    assert points.histogram(whole, [series(None, 6, 7)], TWO) == [None, Counted((0.5, 1.0, math.inf), (1, 0, 0), 1)]
+
+    restarted = [series(10, 2, le="0.5"), series(500, None, le="1.0"), series(1000, 3, le="+Inf")]
+    assert points.histogram(restarted, [series(5, 1)], TWO[:1]) == [Counted((0.5, math.inf), (2, 1), 1)]

@@ -4,6 +4,7 @@ import argparse
 import base64
 import contextlib
 import http.server
+import importlib.util
 import itertools
 import json
 import math
@@ -12,15 +13,14 @@ import socket
 import ssl
 import threading
 
+import advise_past
 import dash_history
 import pytest
-from alert_harness import scrapes
+from advise_past import BEGIN, END, LENGTH, past
 from alert_traces import Engine, made_up
 from commands import free_port
 from hypothesis import given
 from hypothesis import strategies as st
-from lab_rows import START
-from lab_rows import rows as sampled
 
 from kvpressure.advise.access import Access, access_of, add_arguments
 from kvpressure.advise.promapi import Prometheus
@@ -29,32 +29,11 @@ from kvpressure.advise.promql import duration, quoted, selector
 from kvpressure.advise.recorded import seen_of
 from kvpressure.advise.seen import AdviseError
 from kvpressure.advise.told import Told
-from kvpressure.lab.scenarios import SCENARIOS
 from kvpressure.recording import Row
 from kvpressure.vllm.stream import StreamEvent
 
-BEGIN = 1_799_996_400.0
-"""What is a second 0 of each past, in seconds since 1970: a whole hour."""
-LENGTH = 1800
-END = BEGIN + LENGTH
 ODD = 'a "b"\\c\nd{e="f"}é'
 """A model's name that is all that PromQL minds."""
-
-
-def past(rows, instance, *, own=True, upstream=True, events=()):
-    """The lines of what Prometheus would have scraped of a vLLM and its sidecar, every 15 seconds."""
-    rows = list(rows)
-    bodies = {row.t: row.body or "" for row in rows}
-    for step, text in scrapes(rows, events):
-        theirs = bodies[float(step * 15)]
-        ours = text.removesuffix(theirs)
-        at = BEGIN + step * 15
-        more = {"job": "llm"}
-        if own:
-            yield from dash_history.stamped(ours, more | {"instance": f"{instance}:10938"}, at)
-        if upstream:
-            kept = "\n".join(line for line in theirs.splitlines() if line.startswith("vllm:"))
-            yield from dash_history.stamped(kept, more | {"instance": f"{instance}:8000"}, at)
 
 
 def named(rows, name):
@@ -77,8 +56,7 @@ def watched_storm():
 @pytest.fixture(scope="module")
 def storm():
     """Half an hour of the lab's storm, from second 0 on."""
-    rows = sampled(SCENARIOS["storm"], float(LENGTH))
-    return [Row(float(round(row.t - START)), row.body, 0.01) for row in rows]
+    return advise_past.storm()
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +157,8 @@ def test_every_query_can_be_pasted(url):
     found = seen(url, model="lab-8b")
 
     fields = {name for name in type(found.slots[0]).__slots__ if name not in ("end", "seconds")}
-    assert set(found.sources) == fields - {"streamed", "paused"}
+    sums = {f"{field}_sum" for field in ("prompts", "answers", "gaps", "first_tokens")}
+    assert set(found.sources) == fields - {"streamed", "paused"} | sums
     for field, query in found.sources.items():
         assert dash_history.ask(url, "query", query=query, time=END)["result"], field
     for figure in (found.server.capacity, found.server.replicas):
@@ -192,7 +171,7 @@ def test_sources_tell_ours_from_theirs(url):
     sources = seen(url, model="lab-8b").sources
     theirs = {field for field, query in sources.items() if "vllm:" in query}
 
-    assert theirs == {"gaps", "first_tokens"}
+    assert theirs == {"gaps", "gaps_sum", "first_tokens", "first_tokens_sum"}
 
 
 def test_restart(url):
@@ -309,7 +288,7 @@ def test_no_series(url):
         seen_by(url, range_seconds=3600.0, end=BEGIN - 86400)
 
     assert str(raised.value) == (
-        f"{url} has no series of kvpressure and none of vLLM in the 1h before 2027-01-14 07:00:00 UTC; let it scrape "
+        f"{url} has no series of kvpressure and none of vLLM in the 1h before 2027-01-14 07:00 UTC; let it scrape "
         "the sidecar, or give another --range"
     )
 
@@ -528,6 +507,55 @@ def test_proxy_of_the_environment(monkeypatch):
     )
 
 
+PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY")
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    ["http://[s3cret", "http://me:s3cret@:3128", "http://me:s3cret@proxy:port", "ftp://me:s3cret@proxy:3128", "//"],
+)
+def test_proxy_that_is_none(monkeypatch, proxy):
+    """A proxy that cannot be read is one sentence, without what stands there: it could be a password."""
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", proxy)
+    with pytest.raises(AdviseError) as raised:
+        seen_by("http://prometheus.invalid:9090")
+
+    assert str(raised.value) == (
+        "the proxy that the environment names for Prometheus is not the URL of one; correct it, or set no_proxy to go "
+        "without it"
+    )
+
+
+@pytest.mark.skipif(importlib.util.find_spec("socks") is not None, reason="SOCKS can be used here")
+def test_proxy_of_socks(monkeypatch):
+    """A proxy that speaks SOCKS is said to be the reason, and not that the answer was broken off."""
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ALL_PROXY", "socks5://me:s3cret@127.0.0.1:9")
+    with pytest.raises(AdviseError) as raised:
+        seen_by("http://prometheus.invalid:9090")
+
+    assert str(raised.value) == (
+        "http://prometheus.invalid:9090: the environment names a SOCKS proxy, which is not supported; set no_proxy to "
+        "go without it"
+    )
+
+
+def test_host_that_is_none(monkeypatch):
+    """A name that no host can have is not an answer that was broken off."""
+    for name in PROXIES:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(AdviseError) as raised:
+        seen_by("http://prometheus..svc:9090")
+
+    assert str(raised.value) == (
+        "http://prometheus..svc:9090: its host, or that of the proxy which the environment names, has a name that no "
+        "host can have"
+    )
+
+
 def test_no_netrc(monkeypatch, tmp_path):
     """A .netrc sends no password that nobody meant for Prometheus."""
     netrc = tmp_path / "netrc"
@@ -556,6 +584,14 @@ def test_warnings():
         (
             "http://me:s3cret@host",
             "the URL of Prometheus holds a password, which others can see; give it in a file instead",
+        ),
+        *(
+            (url, "the URL of Prometheus holds a password, which others can see; give it in a file instead")
+            for url in ("me:s3cret@host:9090", "http:/me:s3cret@host", "http://me:1/s3cret@host", "//me:s3cret@host")
+        ),
+        (
+            "host:9090?token=s3cret",
+            "the URL of Prometheus must end with its path, without ? and #; give it as in http://host:9090",
         ),
         (
             "http://host?x=s3cret",

@@ -269,6 +269,17 @@ def test_where_nothing_works():
     assert 'class="range"' in report_html.page(advices.FULL)
 
 
+def test_a_change_that_makes_users_wait_is_not_called_good():
+    """What ends preemption and breaks the other target says both; where nothing is preempted, nothing is ended."""
+    text = plain(advices.FULL)
+    assert "--max-num-seqs 24 instead of 256: ends preemption, but first tokens come late" in text
+    assert "FP8 KV cache: ends preemption How" in text
+    now = dataclasses.replace(advices.CHANGES[1], key="now", title="As it is")
+    text = plain(dataclasses.replace(advices.FULL, changes=(now, *advices.CHANGES)))
+    assert "As it is: preemption stays below its target" in text
+    assert "25 % more memory for the KV cache: brings preemption about" in text
+
+
 def test_a_healthy_engine():
     """Where nothing limits, the report says so, and that no more memory is needed."""
     for said in (plain(advices.HEALTHY), read(advices.HEALTHY)):

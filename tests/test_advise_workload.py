@@ -172,6 +172,26 @@ def test_trace(read):
     assert read(SERVER + "trace: t\n", t="answer,arrival,prompt\n1,5,2\n").jobs(0) == [Job(0.0, 2, 1, 0)]
 
 
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1e"])
+def test_odd_ends_of_lines_in_a_column(read, odd):
+    """What Python takes for the end of a line, and CSV does not, may stand in a column that is left unread."""
+    rows = f"arrival,prompt,answer,text\r\n0,2,1,a{odd}b\r\n1,3,1,c\r\n"
+
+    assert read(SERVER + "trace: t\n", t=rows).jobs(0) == [Job(0.0, 2, 1, 0), Job(1.0, 3, 1, 0)]
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\u2029", "\x85"])
+def test_odd_ends_of_lines_in_json(read, odd):
+    """The same for what JSON takes within a string; lines are numbered as an editor does."""
+    lines = (
+        f'{{"arrival": 0, "prompt": 2, "answer": 1, "text": "a{odd}b"}}\r\n{{"arrival": 1, "prompt": 3, "answer": 1}}\n'
+    )
+
+    assert read(SERVER + "trace: t\n", t=lines).jobs(0) == [Job(0.0, 2, 1, 0), Job(1.0, 3, 1, 0)]
+    with pytest.raises(AdviseError, match="/t: line 3: prompt must"):
+        read(SERVER + "trace: t\n", t=lines + '{"arrival": 2}\n')
+
+
 def test_trace_drawn_anew(read):
     """With another seed arrivals stay, and lengths are drawn from the trace, prompt and answer together."""
     found = read(TRACED, t=ROWS)

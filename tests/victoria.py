@@ -46,7 +46,7 @@ def fired(scraped: Iterable[tuple[int, str]], rules: Iterable[Path], folder: Pat
     """
     scraped = list(scraped)
     end = START + STEP * max(step for step, _ in scraped)
-    with _serving(folder) as url:
+    with serving(folder) as url:
         lines = [line for step, text in scraped for line in _lines(text, START + step * STEP)]
         urllib.request.urlopen(f"{url}/api/v1/import/prometheus", "\n".join(lines).encode(), timeout=30).close()
         get(f"{url}/internal/force_flush")
@@ -78,7 +78,7 @@ def fired(scraped: Iterable[tuple[int, str]], rules: Iterable[Path], folder: Pat
 
 
 @contextlib.contextmanager
-def _serving(folder: Path) -> Iterator[str]:
+def serving(folder: Path) -> Iterator[str]:
     """The URL of an empty VictoriaMetrics, until the block ends."""
     url = f"http://127.0.0.1:{free_port()}"
     command = [

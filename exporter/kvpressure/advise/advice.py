@@ -90,6 +90,7 @@ class Change:
         price: what it costs, in words.
         outcome: what the model says; None where the model was not used.
         ends: whether preemption ends by it (stays under the target); None where not known.
+        prompt: whether first tokens come within their target; None where not known.
         says: the trade-off, one sentence with the numbers.
     """
 
@@ -99,6 +100,7 @@ class Change:
     price: str
     outcome: Outcome | None
     ends: bool | None
+    prompt: bool | None
     says: str
 
 

@@ -1,32 +1,30 @@
 """The advice on what was seen: arithmetic first, then the model, which must first give what was observed."""
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 
-from kvpressure.advise import changes, demand, fit, limits
-from kvpressure.advise.advice import Advice, Calibration, Change, Need, Outcome, Shift
+from kvpressure.advise import changes, demand, described, fit, limits, seqs
+from kvpressure.advise.advice import Advice, Calibration, Change, Shift
 from kvpressure.advise.calibrate import calibration
 from kvpressure.advise.changes import Present, Targets
+from kvpressure.advise.conclusion import conclusion
 from kvpressure.advise.have import have, have_of
-from kvpressure.advise.lengths import together
+from kvpressure.advise.lengths import quantile, ranked, together
+from kvpressure.advise.report_words import moment
 from kvpressure.advise.seen import AdviseError, Counted, Figure, Seen, Server, Slot
-from kvpressure.advise.sweep import Run, Setting, Sweep, Traffic, outcome
+from kvpressure.advise.sweep import Setting, Sweep, Traffic
 from kvpressure.advise.workload import Workload
-from kvpressure.derive.quantile import histogram_quantile
 from kvpressure.lab.model import Config, StepTime
 
 _SEQS = 256
-"""vLLM's own default of ``--max-num-seqs`` on most GPUs."""
+"""vLLM's own default of ``--max-num-seqs`` on GPUs of less than 70 GiB; larger ones have a higher one."""
 _BATCH = 2048
-"""vLLM's own default of ``--max-num-batched-tokens`` on most GPUs."""
-BLOCK = 16
-"""vLLM's own default of ``--block-size`` on GPUs."""
+"""vLLM's own default of ``--max-num-batched-tokens`` on these."""
+_LARGER = ", which is vLLM's default on GPUs of less than 70 GiB and less than that of most larger ones"
+BLOCK = described.BLOCK_SIZE
+"""What is assumed of ``--block-size``."""
 _P99 = 0.99
-USUAL = StepTime(0.018, 0.0002, 0.00014)
-"""An 8B model in 16 bit on a 24 GB card with 0.9 TB/s."""
 
 _INDEPENDENT = (
     "Prompt and answer lengths are drawn independently of each other: two histograms do not say how they go together."
@@ -37,6 +35,13 @@ _PREFIXES = (
 _OFFLOADING = (
     "A slow offload or swap link is out of scope: KV offloading is not simulated, and nothing here says if it helps."
 )
+
+_UNLIMITED = (
+    "The workload gives no max_tokens. Guaranteed admission then reserves what each answer really takes, which no "
+    "gateway knows beforehand: it looks better than it can be."
+)
+_SHORTEST = 2
+"""Tokens: a prompt of one, and one that answers it."""
 
 _NO_BYTES = Figure(None, "bytes", "give --model-config to know it")
 
@@ -74,9 +79,10 @@ def advise(seen: Seen, options: Options) -> Advice:
     """
     if not seen.slots:
         raise AdviseError(f"{seen.source} has no samples in this range: choose another one")
-    word, says, evidence = limits.limit(seen)
     shifts = limits.shifts(seen)
-    chosen = demand.busiest(_after(seen.slots, shifts))
+    now = _after(seen.slots, shifts)
+    word, says, evidence = limits.limit_now(seen, now, shifts)
+    chosen = demand.busiest(now)
     bare = Advice(
         model=seen.model,
         engine=seen.engine,
@@ -106,14 +112,15 @@ def advise(seen: Seen, options: Options) -> Advice:
         traffic = demand.demand(seen.slots, chosen, seen.server.max_model_len.value)
     except AdviseError as fault:
         return replace(bare, conclusion=f"{says} Changes were not simulated: {fault}.")
-    notes = (*seen.notes, *assumed(seen.server), _INDEPENDENT, _arrivals(traffic), _PREFIXES, _OFFLOADING)
+    guessed = _max_tokens(traffic.answers.most)
+    notes = (*seen.notes, *assumed(seen.server), _INDEPENDENT, _arrivals(traffic), guessed, _PREFIXES, _OFFLOADING)
     answers = together(slot.answers for slot in chosen if slot.answers)
     present = _present(seen.server, traffic, options, answers)
     with Sweep(config, traffic, traffic.seconds, options.seeds, done=options.done, cores=options.cores) as sweep:
         compared = calibration(chosen, sweep.runs(Setting()), str(step), seen.sources)
         known = replace(bare, calibration=compared, notes=notes)
         if compared.holds is False:
-            untried = tuple(Change(c.key, c.title, c.how, c.price, None, None, "") for c in _all(present))
+            untried = tuple(Change(c.key, c.title, c.how, c.price, None, None, None, "") for c in _all(present))
             return replace(known, changes=untried, conclusion=f"{says} {compared.says}")
         return _simulated(known, sweep, present, options.targets)
 
@@ -125,11 +132,12 @@ def advise_on(workload: Workload, options: Options) -> Advice:
     Raises:
         AdviseError: it does not say how large the cache is.
     """
-    step = workload.step or USUAL
+    step = workload.step or fit.USUAL
     says = (
         "as the workload states it" if workload.step else "of an 8B model on a 24 GB card: give step_time to change it"
     )
     config = config_of(workload.server, step)
+    unlimited = () if all(job.limit for job in workload.jobs(0)) else (_UNLIMITED,)
     bare = Advice(
         model="",
         engine="",
@@ -148,7 +156,7 @@ def advise_on(workload: Workload, options: Options) -> Advice:
         need=None,
         changes=(),
         settings=None,
-        notes=(*workload.notes, *assumed(workload.server), _PREFIXES, _OFFLOADING),
+        notes=(*workload.notes, *assumed(workload.server), *unlimited, _PREFIXES, _OFFLOADING),
         period=f"The workload, {workload.seconds / 60:g} minutes of it, was simulated with {options.seeds} seeds.",
         targets=str(options.targets),
         target_per_thousand=options.targets.per_thousand,
@@ -164,13 +172,13 @@ def config_of(server: Server, step: StepTime) -> Config:
     The server as the model takes it.
 
     Raises:
-        AdviseError: its capacity is not known.
+        AdviseError: its capacity is not known, or takes no request.
     """
     capacity, size = server.capacity.value, server.block_size.value
     if capacity is None:
         raise AdviseError(f"the capacity of the KV cache is not known ({server.capacity.source})")
     blocks = round(capacity / (size or BLOCK))
-    return Config(
+    config = Config(
         num_gpu_blocks=max(2, blocks),
         block_size=round(size or BLOCK),
         max_model_len=round(server.max_model_len.value or capacity),
@@ -179,6 +187,12 @@ def config_of(server: Server, step: StepTime) -> Config:
         prefix_caching=False,
         step_time=step,
     )
+    if config.max_request_tokens < _SHORTEST:
+        raise AdviseError(
+            f"a request can have {config.max_request_tokens} token at most, which is too few for a prompt and an "
+            "answer: give a longer --max-model-len, or a larger KV cache"
+        )
+    return config
 
 
 def assumed(server: Server) -> tuple[str, ...]:
@@ -187,10 +201,13 @@ def assumed(server: Server) -> tuple[str, ...]:
     if server.block_size.value is None:
         found.append(f"The block size is not known; {BLOCK} tokens were assumed.")
     if server.max_num_seqs.value is None:
-        found.append(f"vLLM does not tell --max-num-seqs; {_SEQS} was assumed. Give yours with --max-num-seqs.")
+        found.append(
+            f"vLLM does not tell --max-num-seqs; {_SEQS} was assumed{_LARGER}. Give yours with --max-num-seqs."
+        )
     if server.max_num_batched_tokens.value is None:
         found.append(
-            f"vLLM does not tell --max-num-batched-tokens; {_BATCH} was assumed. Give yours with the flag of that name."
+            f"vLLM does not tell --max-num-batched-tokens; {_BATCH} was assumed{_LARGER}. Give yours with the flag of "
+            "that name."
         )
     return tuple(found)
 
@@ -214,84 +231,57 @@ def _arrivals(traffic: demand.Demand) -> str:
 
 
 def _present(server: Server, traffic: Traffic, options: Options, answers: Counted | None = None) -> Present:
-    p99: float | None = None
-    if answers is not None:
-        # As the 95th percentile beside it is found, though the model draws from a smoother distribution.
-        p99 = histogram_quantile(_P99, answers.edges, tuple(accumulate(answers.counts)))
+    # As the 95th percentile beside it is found, though the model draws from a smoother distribution.
+    p99 = None if answers is None else quantile(answers, _P99)
+    coarse = p99 is not None
     if p99 is None:
-        lengths = sorted(job.answer for job in traffic.jobs(0))
-        p99 = lengths[min(len(lengths) - 1, int(_P99 * len(lengths)))] if lengths else 1
-    return Present(math.ceil(p99), round(server.replicas.value or 1), server.cache_dtype, options.token_bytes)
+        lengths = [min(job.answer, job.max_tokens) for job in traffic.jobs(0)]
+        highest = ranked(lengths, _P99) if lengths else 0
+        p99 = highest if highest < max(lengths, default=0) else None
+    replicas = round(server.replicas.value or 1)
+    cap = None if p99 is None else math.ceil(p99)
+    return Present(cap, coarse, replicas, server.cache_dtype, options.token_bytes)
+
+
+def _max_tokens(most: int) -> str:
+    """What guaranteed admission rests on, where requests were observed."""
+    return (
+        "What clients ask for as max_tokens is not read. Guaranteed admission needs it: each request is taken to ask "
+        f"for {most:,} tokens, the longest answer that the histogram allows. Where clients ask for less, users wait "
+        "less than it says."
+    )
 
 
 def _all(present: Present) -> list[changes.Candidate]:
-    return [*changes.listed(present), changes.replicas(present, 1), *changes.outside()]
+    return [*changes.listed(present), changes.replicas(present, 1), *changes.admissions()]
 
 
 def _simulated(known: Advice, sweep: Sweep, present: Present, targets: Targets) -> Advice:
     """All that the model says."""
-    runs = sweep.runs(Setting())
-    now = outcome(runs)
+
+    def tried(each: changes.Candidate) -> Change:
+        return changes.change(each, sweep, targets)
+
     least = changes.need(sweep, targets, present)
-    tried = [changes.change(each, sweep, targets, now) for each in (changes.NOTHING, *changes.listed(present))]
-    for more in changes.MORE_REPLICAS:
-        tried.append(changes.change(changes.replicas(present, more), sweep, targets, now))
-        if tried[-1].ends:
+    more = list(seqs.more(sweep, targets))
+    found = [tried(each) for each in (changes.NOTHING, *more, *changes.listed(present))]
+    for number in changes.MORE_REPLICAS:
+        found.append(tried(changes.replicas(present, number)))
+        if found[-1].ends and found[-1].prompt:
             break
-    settings = changes.settings(sweep, targets, _most_at_once(sweep, runs))
-    if settings.high is not None:
-        tried.append(changes.change(changes.fewer(settings.high), sweep, targets, now))
-    tried += [changes.change(each, sweep, targets, now) for each in changes.outside()]
+    most = seqs.most(sweep, more)
+    settings = seqs.settings(sweep, targets, most)
+    if settings.high is not None and settings.high < min(most, sweep.config.max_num_seqs):
+        found.append(tried(seqs.fewer(settings.high)))
+    found += [tried(each) for each in changes.admissions()]
+    enough = least is not None and targets.prompt(sweep, Setting(blocks=least.blocks))
     return replace(
         known,
         need=least,
-        changes=tuple(tried),
+        changes=tuple(found),
         settings=settings,
-        conclusion=_conclusion(known, now, least, tried, healthy=targets.ended(sweep, Setting())),
+        conclusion=conclusion(known, least, found, enough=enough),
     )
-
-
-def _most_at_once(sweep: Sweep, runs: Sequence[Run]) -> int:
-    """A higher setting of ``--max-num-seqs`` than this changes nothing."""
-    return max(2, min(sweep.config.max_num_seqs, max(run.top_running for run in runs)))
-
-
-def _conclusion(known: Advice, now: Outcome, least: Need | None, tried: Sequence[Change], *, healthy: bool) -> str:
-    begun = known.limit_says + "".join(f" {_shifted(shift)}" for shift in known.shifts if shift.after > shift.before)
-    if healthy:
-        rest = f"the model gives {now.per_thousand.middle:.1f} preemptions per thousand requests as things are."
-        return f"{known.limit_says} Nothing needs to change: {rest}"
-    first = next((change for change in tried[1:] if change.ends and _in_time(change, known)), None)
-    if least is None and first is None:
-        return (
-            f"{begun} No KV cache up to eight times as large ends preemption: this server is asked for more "
-            "than it can compute. Send it less traffic, or add replicas."
-        )
-    size = least.says if least else "No KV cache up to eight times as large ends preemption."
-    if first is None:
-        return (
-            f"{begun} {size} Of the changes that were tried alone, none ends preemption and keeps the "
-            "time to first token within its target: it takes that much memory, in a larger GPU or in more replicas."
-        )
-    cheapest = f"The cheapest change that ends it: {_lower(first.title)} ({first.how})."
-    return f"{begun} {size} {cheapest} {first.says}"
-
-
-def _in_time(change: Change, known: Advice) -> bool:
-    """Whether first tokens come within their target, too."""
-    target = known.target_ttft
-    return change.outcome is not None and (target is None or change.outcome.ttft_p95.high <= target)
-
-
-def _shifted(shift: Shift) -> str:
-    return (
-        f"The {shift.what} became {shift.after / shift.before:.1f} times longer since {_clock(shift.since)}: find out "
-        "why before you pay for memory."
-    )
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
 
 
 def _after(slots: tuple[Slot, ...], shifts: Sequence[Shift]) -> tuple[Slot, ...]:
@@ -303,7 +293,8 @@ def _after(slots: tuple[Slot, ...], shifts: Sequence[Shift]) -> tuple[Slot, ...]
 def _period(chosen: Sequence[Slot]) -> str:
     begin, end = chosen[0].end - chosen[0].seconds, chosen[-1].end
     return (
-        f"The busiest {_minutes(end - begin)} simulated, from {_clock(begin)} to {_clock(end)}: those "
+        f"The busiest {_minutes(sum(slot.seconds for slot in chosen))} simulated, from {moment(begin)} to "
+        f"{moment(end)}: those "
         "with most preemptions, or with most requests present where nothing was preempted."
     )
 
@@ -311,7 +302,3 @@ def _period(chosen: Sequence[Slot]) -> str:
 def _minutes(seconds: float) -> str:
     whole = round(seconds / 60)
     return f"{whole} minutes were" if whole > 1 else f"{seconds:.0f} seconds were"
-
-
-def _clock(t: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(t))

@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvpressure.advise.advice import Calibration, Compared
-from kvpressure.advise.lengths import together
+from kvpressure.advise.lengths import quantile, together
 from kvpressure.advise.seen import Slot
 from kvpressure.advise.sweep import Run, band
-from kvpressure.derive.quantile import histogram_quantile
 
 _FACTOR = 2.0
 """Preemptions may be as much more or fewer: one run of the same traffic differs from the next by nearly as much."""
@@ -98,17 +97,11 @@ def _paused(slots: Sequence[Slot]) -> float | None:
 
 
 def _first_token(share: float) -> Callable[[Sequence[Slot]], float | None]:
-    def quantile(slots: Sequence[Slot]) -> float | None:
+    def observed(slots: Sequence[Slot]) -> float | None:
         counted = together(slot.first_tokens for slot in slots if slot.first_tokens)
-        if counted is None:
-            return None
-        cumulative, total = [], 0.0
-        for count in counted.counts:
-            total += count
-            cumulative.append(total)
-        return histogram_quantile(share, counted.edges, cumulative)
+        return None if counted is None else quantile(counted, share)
 
-    return quantile
+    return observed
 
 
 def _throughput(slots: Sequence[Slot]) -> float | None:

@@ -1,13 +1,15 @@
 """
 What could be changed, in the order of the runbooks: cheapest first. Each is tried on the model, on the same users.
 
-The order and the prices are those of alerts/runbooks/KVPressurePreemptionStorm.md.
+The order and the prices are those of alerts/runbooks/KVPressurePreemptionStorm.md. What is done to ``--max-num-seqs``
+is in ``seqs.py``.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvpressure.advise.advice import Change, Need, Outcome, Point, Settings
+from kvpressure.advise.advice import Change, Need
 from kvpressure.advise.seen import Figure
 from kvpressure.advise.sweep import SURE, Setting, Sweep
 
@@ -18,11 +20,9 @@ _FINENESS = 0.01
 _HEADROOM = 0.1
 """Share of the blocks kept free by the admission reserve that is tried."""
 _MORE = (0.10, 0.25, 0.50)
-_CURVE = 7
-"""Settings of ``--max-num-seqs`` on the curve, beside the edges of the band."""
 _NUMBERS = {1: "One", 2: "Two", 3: "Three"}
 MORE_REPLICAS = tuple(_NUMBERS)
-"""How many more are tried, until preemption ends."""
+"""How many more are tried, until both targets are kept."""
 _SMALL_DTYPES = ("fp8", "int8", "nvfp4")
 
 
@@ -43,8 +43,8 @@ class Targets:
         """As a sentence."""
         return (
             f"Preemption counts as ended where fewer than {self.per_thousand:g} per thousand requests are left in "
-            f"{_percent(SURE)} of the runs. The time to first token is good where 95 % of a run's users wait at most "
-            f"{self.ttft:g} s, in {_percent(SURE)} of the runs."
+            f"more than {_percent(SURE)} of the runs. The time to first token is good where 95 % of a run's users wait "
+            f"at most {self.ttft:g} s, in more than {_percent(SURE)} of the runs."
         )
 
     def ended(self, sweep: Sweep, setting: Setting) -> bool:
@@ -62,13 +62,15 @@ class Present:
     What the changes start from.
 
     Args:
-        p99: answer tokens that one request in a hundred exceeds.
+        p99: answer tokens that one request in a hundred exceeds; None where no answer is longer than that.
+        p99_is_estimate: whether it was found in buckets.
         replicas: engines that share the traffic.
         dtype: of the cache, as vLLM calls it.
         token_bytes: bytes of KV cache per token.
     """
 
-    p99: int
+    p99: int | None
+    p99_is_estimate: bool
     replicas: int
     dtype: str
     token_bytes: Figure
@@ -114,7 +116,7 @@ def _bytes(each: Figure, tokens: int) -> Figure:
 
 def _need_says(growth: float, tokens: float, blocks: int) -> str:
     if growth <= 0.0:
-        return "The KV cache is large enough for this traffic: none of its size is missing."
+        return "Preemption stays below its target with the KV cache as it is."
     size = f"{tokens:,.0f} tokens in {blocks:,} blocks"
     return f"The least KV cache that ends preemption is {_percent(growth)} larger: {size}."
 
@@ -136,16 +138,19 @@ NOTHING = Candidate("now", "As it is", "nothing is changed", "what users bear no
 
 def listed(present: Present) -> list[Candidate]:
     """What can be changed, cheapest first."""
-    found = [
-        Candidate(
+    found = []
+    if present.p99 is not None:
+        cap = Candidate(
             "max_tokens",
-            f"Cap answers at {present.p99:,} tokens, their 99th percentile",
+            f"Cap answers at {present.p99:,} tokens, their 99th percentile{' (estimate)' * present.p99_is_estimate}",
             "max_tokens in the gateway or the clients; for the whole server --override-generation-config "
             f"'{{\"max_new_tokens\": {present.p99}}}'",
-            "one answer in a hundred is cut off",
+            "one answer in a hundred is cut off"
+            + "; fewer, where the true percentile is lower: it is as coarse as vLLM's buckets"
+            * present.p99_is_estimate,
             Setting(cap=present.p99),
         )
-    ]
+        found.append(cap)
     if not present.dtype.startswith(_SMALL_DTYPES):
         found.append(
             Candidate(
@@ -182,14 +187,14 @@ def replicas(present: Present, more: int) -> Candidate:
     )
 
 
-def outside() -> list[Candidate]:
-    """What vLLM has no flag for, and a gateway in front of it can do: after all the others."""
+def admissions() -> list[Candidate]:
+    """Fewer admitted than fit: after all the others, for they take memory from those who could use it."""
     return [
         Candidate(
             "headroom",
             f"Admit a request only where {_percent(_HEADROOM)} of the cache stays free",
-            "no flag of vLLM: a gateway that watches the KV usage, and holds requests back",
-            "requests wait in the gateway instead",
+            f"--watermark {_HEADROOM:g}, from vLLM 0.24 on; before it a gateway that watches the KV usage",
+            "requests wait in the queue instead",
             Setting(headroom=_HEADROOM),
         ),
         Candidate(
@@ -202,96 +207,27 @@ def outside() -> list[Candidate]:
     ]
 
 
-def fewer(seqs: int) -> Candidate:
-    """Fewer requests at once: the last of what vLLM has a flag for."""
-    return Candidate(
-        "max_num_seqs",
-        f"At most {seqs} requests at once",
-        f"--max-num-seqs {seqs}",
-        "requests wait in the queue instead of being torn: answers that run hardly stop, others start later",
-        Setting(seqs=seqs),
-    )
-
-
-def change(of: Candidate, sweep: Sweep, targets: Targets, now: Outcome) -> Change:
+def change(of: Candidate, sweep: Sweep, targets: Targets) -> Change:
     """What the model says of one."""
     then = sweep.outcome(of.setting)
-    ends = targets.ended(sweep, of.setting)
-    text = says(now, then, targets.ttft, ends=ends, prompt=targets.prompt(sweep, of.setting))
-    return Change(of.key, of.title, of.how, of.price, then, ends, text)
-
-
-def says(now: Outcome, then: Outcome, target: float, *, ends: bool, prompt: bool) -> str:
-    """The trade-off, as a sentence."""
+    ends, prompt = targets.ended(sweep, of.setting), targets.prompt(sweep, of.setting)
+    if targets.ended(sweep, NOTHING.setting):
+        what = "Preemption stays below its target" if ends else "Brings preemption about"
+    else:
+        what = "Ends it" if ends else "Does not end it"
+    now = sweep.outcome(NOTHING.setting)
     less = f"preemptions per thousand {now.per_thousand.middle:,.0f} -> {then.per_thousand.middle:,.0f}"
-    wait = f"TTFT p95 {_seconds(now.ttft_p95.middle)} -> {_seconds(then.ttft_p95.middle)}"
-    done = "Ends it" if ends else "Does not end it"
-    slow = "" if prompt else f", and first tokens come later than the target of {target:g} s"
-    return f"{done}: {less}, {wait}{slow}."
+    wait = f"TTFT p95 {seconds(now.ttft_p95.middle)} -> {seconds(then.ttft_p95.middle)}"
+    slow = "" if prompt else f", and first tokens come later than the target of {targets.ttft:g} s"
+    return Change(of.key, of.title, of.how, of.price, then, ends, prompt, f"{what}: {less}, {wait}{slow}.")
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _seconds(value: float) -> str:
+def seconds(value: float) -> str:
+    """A time in words, as short as it can be."""
+    if not math.isfinite(value):
+        return "unknown, as nobody got one"
     return f"{value:,.1f} s" if value >= 1.0 else f"{1000 * value:,.0f} ms"
-
-
-def settings(sweep: Sweep, targets: Targets, most: int) -> Settings:
-    """
-    The band of ``--max-num-seqs``.
-
-    Args:
-        sweep: the model.
-        targets: what must hold.
-        most: the highest setting that makes a difference: requests that can run at once.
-    """
-
-    def ended(seqs: int) -> bool:
-        return targets.ended(sweep, Setting(seqs=seqs))
-
-    def prompt(seqs: int) -> bool:
-        return targets.prompt(sweep, Setting(seqs=seqs))
-
-    # More at once preempt more, and let nobody wait longer for a place in the batch.
-    high = _edge(1, most, ended)
-    low = _edge(1, most, lambda seqs: not prompt(seqs))
-    least_prompt = 1 if low is None else low + 1
-    tried = {
-        max(1, round(most ** (step / _CURVE) * max(1, most / 16) ** (1 - step / _CURVE)))
-        for step in range(1, _CURVE + 1)
-    }
-    tried |= {edge for edge in (high, least_prompt if least_prompt <= most else None) if edge}
-    points = tuple(
-        Point(seqs, sweep.outcome(Setting(seqs=seqs)), ended(seqs) and prompt(seqs)) for seqs in sorted(tried)
-    )
-    if high is None or least_prompt > high:
-        return Settings(points, None, None, _no_band(targets, high))
-    return Settings(
-        points,
-        least_prompt,
-        high,
-        f"Between {least_prompt} and {high} neither target is broken."
-        if least_prompt < high
-        else f"Only at {high} neither target is broken.",
-    )
-
-
-def _no_band(targets: Targets, high: int | None) -> str:
-    more = (
-        "" if high is None else f", and at {high} or less, where it does not, first tokens take over {targets.ttft:g} s"
-    )
-    return f"No setting of --max-num-seqs keeps both targets: it goes on preempting{more}. Add capacity."
-
-
-def _edge(low: int, high: int, holds: Callable[[int], bool]) -> int | None:
-    """The greatest for which it holds, where it holds below an edge and not above; None where it never does."""
-    if not holds(low):
-        return None
-    if holds(high):
-        return high
-    while high - low > max(1, low // 16):
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low

@@ -1,7 +1,9 @@
 """``kvpressure advise``: its flags, and how the parts are put together."""
 
 import argparse
+import os
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,9 +24,12 @@ from kvpressure.advise.build import Options
 from kvpressure.advise.changes import Targets
 from kvpressure.advise.progress import Progress
 from kvpressure.advise.seen import AdviseError, Figure, Seen, Server
-from kvpressure.advise.told import Told
+from kvpressure.advise.told import Told, added
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it: 128 and the number of the signal."""
 _MOST_SEEDS = 100
+_MOST_PER_THOUSAND = 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,8 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cache.add_argument("--utilization", type=float, metavar="SHARE", help="as --gpu-memory-utilization of vLLM")
     cache.add_argument("--weights", metavar="SIZE", help="of the model, as 13.5GB")
     cache.add_argument("--overhead", metavar="SIZE", help="activations and all else on a GPU, as 2GB")
-    cache.add_argument("--tensor-parallel", type=_count, default=1, metavar="N", help="GPUs per engine. Default: 1.")
-    cache.add_argument("--kv-dtype", default="auto", help="as --kv-cache-dtype of vLLM. Default: auto.")
+    cache.add_argument("--tensor-parallel", type=_count, metavar="N", help="GPUs per engine. Default: 1.")
+    cache.add_argument(
+        "--kv-dtype",
+        choices=memory.KV_DTYPES,
+        metavar="TYPE",
+        help=f"as --kv-cache-dtype of vLLM: {', '.join(memory.KV_DTYPES)}. Default: auto.",
+    )
 
     aims = parser.add_argument_group("what is to hold")
     aims.add_argument(
@@ -80,21 +90,60 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """
-    Advise.
+    Advise; the exit status.
 
     Raises:
-        ConfigError: what was given cannot be used.
+        ConfigError: what was given cannot be used, or a file cannot be written.
     """
     try:
-        advice = _advice(args)
-        if args.html:
-            _write(args.html, report_html.page(advice))
-        if args.json and args.json != "-":
-            _write(args.json, report_json.text(advice))
+        _check_places(args)
+        _tell(args, _advice(args))
     except AdviseError as fault:
         raise settings.ConfigError(str(fault)) from fault
-    sys.stdout.write(report_json.text(advice) if args.json == "-" else report_text.text(advice))
+    except KeyboardInterrupt:
+        sys.stderr.write("kvpressure advise: interrupted\n")
+        return INTERRUPTED
     return 0
+
+
+def _tell(args: argparse.Namespace, advice: Advice) -> None:
+    """All that was asked for; one place that fails costs none of the others."""
+    try:
+        faults = list(_written(args, advice))
+    finally:
+        sys.stdout.write(report_json.text(advice) if args.json == "-" else report_text.text(advice))
+    if faults:
+        raise AdviseError("; ".join(faults))
+
+
+def _written(args: argparse.Namespace, advice: Advice) -> Iterator[str]:
+    """Write the files; what went wrong, in words."""
+    for path, form in ((args.html, report_html.page), (args.json, report_json.text)):
+        if not path or path == "-":
+            continue
+        try:
+            Path(path).write_text(form(advice), encoding="utf-8")
+        except OSError as fault:
+            yield f"{path} cannot be written: {fault.strerror}"
+
+
+def _check_places(args: argparse.Namespace) -> None:
+    """
+    Whether files can be written where they are asked for: before minutes of simulation, not after.
+
+    Raises:
+        AdviseError: one cannot.
+    """
+    for path in (args.html, args.json):
+        if not path or path == "-":
+            continue
+        folder = Path(path).parent
+        if Path(path).is_dir():
+            raise AdviseError(f"{path} cannot be written: it is a folder; give the name of a file")
+        if not folder.is_dir():
+            raise AdviseError(f"{path} cannot be written: there is no folder {folder}; make it, or give another place")
+        if not os.access(path if Path(path).exists() else folder, os.W_OK):
+            raise AdviseError(f"{path} cannot be written: whoever runs this may not write there; give another place")
 
 
 def _advice(args: argparse.Namespace) -> Advice:
@@ -102,11 +151,15 @@ def _advice(args: argparse.Namespace) -> Advice:
         raise AdviseError(f"--seeds {args.seeds} is more than {_MOST_SEEDS}; ten are enough for most questions")
     if not args.target_per_thousand > 0.0:
         raise AdviseError("--target-per-thousand must be over 0; preemption is never ruled out, only made rare")
+    if args.target_per_thousand > _MOST_PER_THOUSAND:
+        raise AdviseError(
+            f"--target-per-thousand must be at most {_MOST_PER_THOUSAND:,}, which is each request a thousand times"
+        )
     targets = Targets(args.target_per_thousand, settings.some_time("--target-ttft", args.target_ttft, "2s"))
     token = _token(args)
     if args.workload:
         described = workload.read(args.workload)
-        server = _with(_told(described.server, args), args, token)
+        server = _with(added(described.server, _told(args)), args, token)
         each = token.bytes if token else described.token_bytes
         notes = (*described.notes, *(token.notes if token else ()))
         with Progress("Simulating", build.RUNS) as progress:
@@ -121,7 +174,7 @@ def _advice(args: argparse.Namespace) -> Advice:
 
 
 def _seen(args: argparse.Namespace) -> Seen:
-    told = Told(args.max_num_seqs, args.max_model_len, args.max_num_batched_tokens, args.replicas)
+    told = _told(args)
     if args.recording:
         return recorded.seen_in(args.recording, model=args.model, engine=args.engine, told=told)
     # requests is needed for this source alone.
@@ -137,11 +190,16 @@ def _seen(args: argparse.Namespace) -> Seen:
     )
 
 
+def _told(args: argparse.Namespace) -> Told:
+    return Told(args.max_num_seqs, args.max_model_len, args.max_num_batched_tokens, args.replicas)
+
+
 def _token(args: argparse.Namespace) -> memory.PerToken | None:
     """Bytes per token, where the model is told."""
     if args.model_config:
-        return memory.per_token(config_json.read(args.model_config), args.kv_dtype)
-    given = [flag for flag, value in _parts(args).items() if value is not None]
+        return memory.per_token(config_json.read(args.model_config), args.kv_dtype or "auto")
+    rest = {"--tensor-parallel": args.tensor_parallel, "--kv-dtype": args.kv_dtype}
+    given = [flag for flag, value in {**_parts(args), **rest}.items() if value is not None]
     if given:
         raise AdviseError(f"{given[0]} is of use only together with --model-config; give the model's config.json")
     return None
@@ -171,15 +229,19 @@ def _capacity(args: argparse.Namespace, token: memory.PerToken, block_size: int)
         utilization=args.utilization,
         weights=memory.size(args.weights, "--weights"),
         overhead=memory.size(args.overhead, "--overhead"),
-        gpus=args.tensor_parallel,
+        gpus=args.tensor_parallel or 1,
     )
     return memory.capacity(whole, token, block_size)
 
 
 def _with(server: Server, args: argparse.Namespace, token: memory.PerToken | None) -> Server:
-    """The server with the cache of the flags, where they give one."""
+    """The server with the cache of the flags, where they give one, and with its type."""
+    if token is None:
+        return server
+    if args.kv_dtype not in (None, "auto"):
+        server = replace(server, cache_dtype=args.kv_dtype)
     size = round(server.block_size.value or build.BLOCK)
-    cache = _capacity(args, token, size) if token else None
+    cache = _capacity(args, token, size)
     if cache is None:
         return server
     block_size = server.block_size
@@ -188,31 +250,11 @@ def _with(server: Server, args: argparse.Namespace, token: memory.PerToken | Non
     return replace(server, capacity=cache.tokens, block_size=block_size)
 
 
-def _told(server: Server, args: argparse.Namespace) -> Server:
-    """A server that was described, with what the flags say of it."""
-    given = {
-        name: Figure(float(value), getattr(server, name).unit, f"--{name.replace('_', '-')} {value}, as given")
-        for name in ("max_num_seqs", "max_model_len", "max_num_batched_tokens", "replicas")
-        if (value := getattr(args, name)) is not None
-    }
-    return replace(
-        server,
-        max_num_seqs=given.get("max_num_seqs", server.max_num_seqs),
-        max_model_len=given.get("max_model_len", server.max_model_len),
-        max_num_batched_tokens=given.get("max_num_batched_tokens", server.max_num_batched_tokens),
-        replicas=given.get("replicas", server.replicas),
-    )
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as fault:
-        raise AdviseError(f"{path} cannot be written: {fault.strerror}") from fault
-
-
 def _count(text: str) -> int:
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{settings.shown(text)} is not a whole number") from None
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is less than 1")
     return value

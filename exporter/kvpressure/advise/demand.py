@@ -14,7 +14,7 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import pairwise
 
 from kvpressure.advise.lengths import Lengths, lengths, together
 from kvpressure.advise.seen import AdviseError, Slot
@@ -28,6 +28,10 @@ _REQUESTS = 20
 """Fewer say nothing of lengths or rates."""
 _QUEUE = 5.0
 """Requests waiting, on average, from which they tell how many came."""
+_HOLE = 60.0
+"""Seconds that nobody watched, from which on the two sides are no neighbours."""
+_ROUNDING = 1e-3
+"""Seconds, far more than the difference of two moments since 1970 is wrong by."""
 _BLOCK = 60.0
 """Seconds that stay together when they are put in a new order: what comes in bursts, stays so."""
 
@@ -63,8 +67,13 @@ class Demand:
         """Requests per second, on the whole."""
         return sum(seconds * rate for seconds, rate in self.rates) / self.seconds
 
+    @property
+    def run_in(self) -> float:
+        """Seconds at the begin of a run that fill the server and do not count."""
+        return RUN_IN
+
     def jobs(self, seed: int) -> list[Job]:
-        """A run like it, with as much before it as `RUN_IN`."""
+        """A run like it, with as much before it as `run_in`."""
         chance = random.Random(seed)  # noqa: S311 - a model wants reproducible chance, not secrets
         limit = self.answers.most
         jobs: list[Job] = []
@@ -86,26 +95,43 @@ def busiest(slots: Sequence[Slot], period: float = PERIOD) -> tuple[Slot, ...]:
 
     Args:
         slots: in order of time.
-        period: its seconds, at the most; shorter where less was seen.
+        period: its seconds, at the most; shorter where less was seen without a hole.
     """
 
     def weight(some: Sequence[Slot]) -> tuple[float, float]:
-        time = sum(slot.seconds for slot in some)
-        there = sum(slot.seconds * ((slot.running or 0.0) + (slot.waiting or 0.0)) for slot in some)
+        # What is shorter than the period counts for less: a few crowded seconds are not a busy time.
+        time = max(period, sum(slot.seconds for slot in some))
+        there = sum(slot.seconds * _present(slot) for slot in some)
         return sum(slot.preemptions or 0.0 for slot in some), there / time
 
-    return max((some for some in _stretches(slots, period)), key=weight, default=())
+    stretches = (some for whole in _unbroken(slots) for some in _stretches(whole, period))
+    return max(stretches, key=weight, default=())
+
+
+def _unbroken(slots: Sequence[Slot]) -> Iterable[Sequence[Slot]]:
+    """The slots, parted where nobody watched."""
+    breaks = [number for number in range(1, len(slots)) if not _neighbours(slots[number - 1], slots[number])]
+    for first, after in pairwise((0, *breaks, len(slots))):
+        yield slots[first:after]
+
+
+def _neighbours(before: Slot, after: Slot) -> bool:
+    return _begin(after) - before.end < _HOLE
+
+
+def _begin(slot: Slot) -> float:
+    return slot.end - slot.seconds
 
 
 def _stretches(slots: Sequence[Slot], period: float) -> Iterable[tuple[Slot, ...]]:
     """Every run of neighbours that is as long as `period`, or all of them where there is none."""
-    ends = list(accumulate(slot.seconds for slot in slots))
+    least = period - _ROUNDING
     first = 0
     found = False
-    for last, end in enumerate(ends):
-        while end - ends[first] >= period - 1e-6:
+    for last, slot in enumerate(slots):
+        while slot.end - slots[first].end >= least:
             first += 1
-        if end - (ends[first - 1] if first else 0.0) >= period - 1e-6:
+        if slot.end - _begin(slots[first]) >= least:
             found = True
             yield tuple(slots[first : last + 1])
     if not found and slots:
@@ -165,9 +191,13 @@ def _queue(chosen: Sequence[Slot]) -> tuple[float | None, float | None]:
 def _arrived(slots: Sequence[Slot], chosen: Sequence[Slot]) -> list[float]:
     """Requests that came in each of the chosen slots."""
     first = slots.index(chosen[0])
-    there = [_present(slots[max(0, first - 1)]) if first else 0.0, *(_present(slot) for slot in chosen)]
     after = first + len(chosen)
-    there.append(_present(slots[after]) if after < len(slots) else there[-1])
+    there = [_present(slot) for slot in chosen]
+    before = slots[first - 1] if first else None
+    # Beyond a hole or the end nothing is known, and no growth is made up.
+    start = 0.0 if before is None else _present(before if _neighbours(before, chosen[0]) else chosen[0])
+    follows = after < len(slots) and _neighbours(chosen[-1], slots[after])
+    there = [start, *there, _present(slots[after]) if follows else there[-1]]
     came = []
     for number, slot in enumerate(chosen, start=1):
         # The gauges are means over a slot: at its end there is what lies between its own and the next one's.

@@ -14,9 +14,10 @@ from kvpressure.advise.lengths import together
 from kvpressure.advise.seen import AdviseError, Slot
 from kvpressure.lab.model import StepTime
 
-_USUAL = (0.018, 0.0002, 0.00014, 0.03)
-"""Seconds of an 8B model in 16 bit on a card with 0.9 TB/s; a preemption has 200 tokens computed again. Only their
-proportions count."""
+USUAL = StepTime(0.018, 0.0002, 0.00014)
+"""An 8B model in 16 bit on a 24 GB card with 0.9 TB/s."""
+_USUAL = (USUAL.base, USUAL.decode, USUAL.prefill, 0.03)
+"""Beside these, seconds of a preemption, which has 200 tokens computed again. Only their proportions count."""
 _NOISE = 0.03
 """Relative: how far a slot's own step time may be off."""
 _SLACK = 0.5

@@ -1,14 +1,13 @@
 """What there is: capacity, what fits into it, and what came at peak. Arithmetic only, each number with its formula."""
 
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Mapping, Sequence
 
 from kvpressure.advise import memory
 from kvpressure.advise.advice import Line
-from kvpressure.advise.lengths import together
+from kvpressure.advise.lengths import behind_mean, quantile, ranked, together
+from kvpressure.advise.report_words import moment
 from kvpressure.advise.seen import Counted, Figure, Seen, Server, Slot
 from kvpressure.derive import capacity
-from kvpressure.derive.quantile import histogram_quantile
 from kvpressure.lab.leap import Job
 
 _P95 = 0.95
@@ -24,7 +23,7 @@ def have(seen: Seen, chosen: Sequence[Slot]) -> tuple[Line, ...]:
     """
     prompts = together(slot.prompts for slot in chosen if slot.prompts)
     answers = together(slot.answers for slot in chosen if slot.answers)
-    means, p95s = _lengths(seen, prompts, answers)
+    means, p95s = _lengths(seen.sources, _stretch(chosen), prompts, answers)
     peak = max((slot.peak for slot in seen.slots if slot.peak is not None), default=None)
     top = Figure(peak, "requests", seen.sources.get("peak", "not recorded"))
     return (*_cache(seen.server), *means, *p95s, *_fits(seen.server, means, p95s), *_at_peak(seen, p95s, top))
@@ -32,7 +31,7 @@ def have(seen: Seen, chosen: Sequence[Slot]) -> tuple[Line, ...]:
 
 def have_of(server: Server, jobs: Sequence[Job]) -> tuple[Line, ...]:
     """What a workload that was only described comes to."""
-    prompts, answers = sorted(job.prompt for job in jobs), sorted(job.answer for job in jobs)
+    prompts, answers = [job.prompt for job in jobs], [min(job.answer, job.max_tokens) for job in jobs]
     means = tuple(
         Line(f"Mean {name}", Figure(sum(values) / len(values) if values else None, "tokens", "drawn from the workload"))
         for name, values in (("prompt", prompts), ("answer", answers))
@@ -40,9 +39,7 @@ def have_of(server: Server, jobs: Sequence[Job]) -> tuple[Line, ...]:
     p95s = tuple(
         Line(
             f"95th percentile of {name}",
-            Figure(
-                float(values[int(_P95 * (len(values) - 1))]) if values else None, "tokens", "drawn from the workload"
-            ),
+            Figure(float(ranked(values, _P95)) if values else None, "tokens", "drawn from the workload"),
         )
         for name, values in (("prompts", prompts), ("answers", answers))
     )
@@ -62,12 +59,21 @@ def _cache(server: Server) -> tuple[Line, ...]:
     )
 
 
-def _lengths(seen: Seen, prompts: Counted | None, answers: Counted | None) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+def _stretch(chosen: Sequence[Slot]) -> str:
+    """Over which time the lengths are counted."""
+    return f"in the busiest stretch, {moment(chosen[0].end - chosen[0].seconds)} to {moment(chosen[-1].end)}"
+
+
+def _lengths(
+    sources: Mapping[str, str], when: str, prompts: Counted | None, answers: Counted | None
+) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
     both = (("prompt", "prompts", prompts), ("answer", "answers", answers))
     means = tuple(
         Line(
             f"Mean {name}",
-            Figure(counted.sum / counted.count if counted else None, "tokens", seen.sources.get(field, "not recorded")),
+            Figure(
+                counted.sum / counted.count if counted else None, "tokens", f"{behind_mean(sources, field)}; {when}"
+            ),
         )
         for name, field, counted in both
     )
@@ -75,9 +81,9 @@ def _lengths(seen: Seen, prompts: Counted | None, answers: Counted | None) -> tu
         Line(
             f"95th percentile of {field}",
             Figure(
-                histogram_quantile(_P95, counted.edges, tuple(accumulate(counted.counts))) if counted else None,
+                quantile(counted, _P95) if counted else None,
                 "tokens",
-                f"interpolated in the buckets of: {seen.sources.get(field, 'not recorded')}",
+                f"interpolated in the buckets of: {sources.get(field, 'not recorded')}; {when}",
                 estimate=True,
             ),
         )

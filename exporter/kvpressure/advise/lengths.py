@@ -11,11 +11,12 @@ of all densities with these shares and this mean, that is the one with the least
 import math
 import random
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from kvpressure.advise.seen import AdviseError, Counted
+from kvpressure.derive.quantile import histogram_quantile
 
 _CELLS = 8
 """Parts of a bucket."""
@@ -70,13 +71,30 @@ def together(parts: Iterable[Counted]) -> Counted | None:
     return Counted(same[-1].edges, counts, sum(part.sum for part in same))
 
 
+def quantile(counted: Counted, share: float) -> float | None:
+    """Of a histogram, by interpolation in its buckets; None where there is no observation or a single bucket."""
+    return histogram_quantile(share, counted.edges, tuple(accumulate(counted.counts)))
+
+
+def ranked(values: Sequence[int], share: float) -> int:
+    """Of plain values, at least one: the least that this share of them does not exceed, as the model's own are."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def behind_mean(sources: Mapping[str, str], field: str) -> str:
+    """Where the mean of a histogram comes from, by the field of a slot: its sum and its count."""
+    buckets, sums = sources.get(field, "not recorded"), sources.get(f"{field}_sum", "")
+    return f"{sums} / {buckets}, the one with le=+Inf" if sums else buckets
+
+
 def lengths(counted: Counted, most: float | None = None) -> Lengths:
     """
     The distribution behind a histogram.
 
     Args:
         counted: what was observed, at least one.
-        most: tokens that no request exceeds, where known; else the last bucket is as wide as all before it.
+        most: tokens that no request exceeds, where known: the buckets end there, unless longer ones were observed.
+            Else the last bucket is as wide as all before it.
 
     Raises:
         AdviseError: nothing was observed.
@@ -84,7 +102,9 @@ def lengths(counted: Counted, most: float | None = None) -> Lengths:
     if counted.count <= 0:
         raise AdviseError("no request ended in this time, so the lengths are not known: choose another range")
     top = counted.edges[-2] if len(counted.edges) > 1 else counted.sum / counted.count
-    end = max(most, top + 1.0) if most and most > top else 2.0 * top
+    used = max(number for number, count in enumerate(counted.counts) if count > 0.0)
+    longer = counted.edges[used - 1] if used else 0.0
+    end = most if most and most > longer else 2.0 * top
     bounds = _bounds(counted.edges, end)
     masses = [count / counted.count for count in counted.counts]
     cells = [cell for low, high in bounds for cell in _parts(low, high)]

@@ -98,7 +98,8 @@ def histogram(buckets: Sequence[Series], sums: Sequence[Series], spans: Sequence
     """
     What a classic histogram gained in each span.
 
-    It is reset as a whole: where any bucket fell, or the edges are other ones. None where it is not whole.
+    It is reset as a whole: where any bucket fell, or the edges are other ones. None where it is not whole at both ends,
+    as after a scrape that was kept in part.
     """
     by_edge: dict[float, Values] = {}
     for one in buckets:
@@ -117,8 +118,11 @@ def _counted(by_edge: dict[float, Values], sums: Sequence[Values], span: Span) -
     sum_then, sum_now = (next((table[t] for table in sums if t in table), None) for t in (span.before, span.after))
     if not then or math.inf not in now or sum_now is None:
         return None
-    reset = then.keys() != now.keys() or any(now[edge] < then[edge] for edge in now) or sum_then is None
-    if reset:
+    fell = any(now[edge] < then[edge] for edge in now.keys() & then.keys())
+    nested = then.keys() <= now.keys() or now.keys() <= then.keys()
+    if not fell and nested and (then.keys() != now.keys() or sum_then is None):
+        return None
+    if fell or not nested:
         then, sum_then = {}, 0.0
     gained = [now[edge] - then.get(edge, 0.0) for edge in now]
     counts = tuple(max(0.0, b - a) for a, b in itertools.pairwise([0.0, *gained]))

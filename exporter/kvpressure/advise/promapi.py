@@ -150,9 +150,8 @@ class Prometheus:
         proxy = found.get(scheme) or found.get("all")
         if not proxy:
             return {}
-        parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
         self._note(
-            f"Prometheus was asked through the proxy {parts.hostname}, as the environment says; set no_proxy to go "
+            f"Prometheus was asked through the proxy {_host(proxy)}, as the environment says; set no_proxy to go "
             "without it."
         )
         return {scheme: proxy}
@@ -162,21 +161,38 @@ class Prometheus:
             self.notes.append(sentence)
 
 
+def _host(proxy: str) -> str:
+    """The host of a proxy's URL, or of an address without a scheme. What is wrong with it may hold a password."""
+    try:
+        parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    # SOCKS can be used where requests finds what it takes for that.
+    if not host or not (parts.scheme in ("", "http", "https") or parts.scheme.startswith("socks")):
+        raise AdviseError(
+            "the proxy that the environment names for Prometheus is not the URL of one; correct it, or set no_proxy to "
+            "go without it"
+        )
+    return host
+
+
 def _checked(url: str) -> str:
     """The URL without a slash at its end."""
+    # Before anything of it is shown: without a scheme, or with a slash in it, a password is not where it is looked for.
+    if "@" in url:
+        raise AdviseError("the URL of Prometheus holds a password, which others can see; give it in a file instead")
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018  # raises where it is none
     except ValueError:
         raise AdviseError("the URL of Prometheus cannot be read; give one like http://prometheus:9090") from None
-    if parts.username is not None or parts.password is not None:
-        raise AdviseError("the URL of Prometheus holds a password, which others can see; give it in a file instead")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise AdviseError(f"{_plain(url)} is not the URL of a Prometheus; give one like http://prometheus:9090")
     if parts.query or parts.fragment:
         raise AdviseError(
             "the URL of Prometheus must end with its path, without ? and #; give it as in http://host:9090"
         )
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise AdviseError(f"{_plain(url)} is not the URL of a Prometheus; give one like http://prometheus:9090")
     return url.rstrip("/").removesuffix("/api/v1")
 
 
@@ -234,8 +250,13 @@ def _odd(status: int) -> str:
 
 def _reason(fault: Exception, timeout: float) -> str:
     """What went wrong, without the request's insides."""
-    if isinstance(fault, requests.exceptions.ProxyError):
+    if isinstance(fault, requests.exceptions.ProxyError | requests.exceptions.InvalidProxyURL):
         return "the proxy that the environment names cannot be used; set no_proxy to go without it"
+    # The scheme of the URL itself is known to be one of HTTP.
+    if isinstance(fault, requests.exceptions.InvalidSchema):
+        return "the environment names a SOCKS proxy, which is not supported; set no_proxy to go without it"
+    if isinstance(fault, requests.exceptions.InvalidURL | urllib3.exceptions.LocationValueError):
+        return "its host, or that of the proxy which the environment names, has a name that no host can have"
     if isinstance(fault, requests.exceptions.SSLError):
         return "TLS failed: the certificate is not trusted, or the server does not speak TLS"
     if isinstance(fault, requests.Timeout | urllib3.exceptions.TimeoutError):

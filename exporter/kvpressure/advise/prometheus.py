@@ -20,6 +20,7 @@ from kvpressure.advise.engines import Key, choose, missing, named
 from kvpressure.advise.places import Place
 from kvpressure.advise.promapi import Prometheus
 from kvpressure.advise.promql import duration, selector
+from kvpressure.advise.report_words import moment
 from kvpressure.advise.seen import AdviseError, Figure, Seen, Server, Slot
 from kvpressure.advise.told import NOTHING, Told, server
 from kvpressure.derive.target import preferred
@@ -97,7 +98,7 @@ def seen_by(  # noqa: PLR0913  # each can be given, and none has to be
         if not known:
             raise AdviseError(
                 f"{api.url} has no series of kvpressure and none of vLLM in the {duration(range_seconds)} before "
-                f"{_clock(until)}; let it scrape the sidecar, or give another --range"
+                f"{moment(until)}; let it scrape the sidecar, or give another --range"
             )
         place, notes = _chosen(known, source, model, engine)
         when = _range(api, place, until - range_seconds, until)
@@ -106,7 +107,7 @@ def seen_by(  # noqa: PLR0913  # each can be given, and none has to be
         if not slots:
             raise AdviseError(
                 f"{source} has a single sample of {named(_key(place))} in the {duration(range_seconds)} before "
-                f"{_clock(until)}; advice needs at least two"
+                f"{moment(until)}; advice needs at least two"
             )
         setup, changed = _server(api, place, other, when, told)
         notes += _notes(slots, unwatched, when, sidecar=bool(own), other=other)
@@ -182,6 +183,8 @@ def _slots(
             column = _column(api, way, when, spans)
             if any(value not in (None, "") for value in column):
                 columns[way.field], sources[way.field] = column, way.query
+                if way.sums:
+                    sources[f"{way.field}_sum"] = way.sums
     slots = tuple(
         Slot(end=span.end, seconds=span.seconds, **{field: column[number] for field, column in columns.items()})
         for number, span in enumerate(spans)
@@ -291,7 +294,3 @@ def _notes(slots: tuple[Slot, ...], unwatched: float, when: _Range, *, sidecar: 
     elif other is None:
         notes.append("vLLM's own series were not found beside the sidecar's: the time to the first token is not known.")
     return notes + missing(slots, "Prometheus")
-
-
-def _clock(t: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(t))

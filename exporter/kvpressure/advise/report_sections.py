@@ -1,6 +1,6 @@
 """The sections of the report: what to do first, what there is, what limits it, what each change would do, how sure."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kvpressure.advise import report_words as words
 from kvpressure.advise.advice import Advice, Change, Compared, Line, Outcome, Settings
@@ -41,6 +41,12 @@ _ENDS: dict[bool | None, tuple[str, Tone]] = {
     False: ("no", "bad"),
     None: (words.UNKNOWN, "unknown"),
 }
+
+_RESULTS = {
+    "goes on": {True: "ends preemption", False: "does not end preemption"},
+    "ended already": {True: "preemption stays below its target", False: "brings preemption about"},
+}
+"""What a change does, by whether preemption is below its target as things are."""
 
 _LEADS = "A number in square brackets behind a value leads to the list that ends a section: where the value comes from."
 
@@ -118,7 +124,11 @@ def _changes(advice: Advice, numbering: Numbering) -> Iterator[Block]:
                 [(_named(place, change), change.outcome, change.ends) for place, change in enumerate(advice.changes)],
                 numbering,
             )
-        yield Choices(tuple(_choice(place, change, shown=shown) for place, change in enumerate(advice.changes)))
+        already = any(change.key == "now" and change.ends for change in advice.changes)
+        results = _RESULTS["ended already" if already else "goes on"]
+        yield Choices(
+            tuple(_choice(place, change, results, shown=shown) for place, change in enumerate(advice.changes))
+        )
     else:
         yield Says("No change is proposed.")
     if shown and advice.settings is not None:
@@ -199,10 +209,12 @@ def _named(place: int, change: Change) -> Cell:
     return Cell(f"{label(place)}. {change.title}")
 
 
-def _choice(place: int, change: Change, *, shown: bool) -> Choice:
+def _choice(place: int, change: Change, results: Mapping[bool, str], *, shown: bool) -> Choice:
     ends = change.ends if shown else None
     _, tone = _ENDS[ends]
-    result = {True: "ends preemption", False: "does not end preemption", None: "effect not known"}[ends]
+    result = "effect not known" if ends is None else results[ends]
+    if ends and change.prompt is False:
+        result, tone = f"{result}, but first tokens come late", ""
     pairs = (("How", change.how), ("Price", change.price), ("Trade-off", change.says))
     return Choice(label(place), change.title, result, tone, tuple(pair for pair in pairs if pair[1]))
 

@@ -127,7 +127,8 @@ class Seen:
         source: in words, as ``Prometheus at http://...``, or the recording's path.
         server: how it is set up.
         slots: in order of time; time that nobody watched is in none.
-        sources: the query or the rule behind each field of a slot, by the field's name.
+        sources: the query or the rule behind each field of a slot, by the field's name. Where the sum of a histogram is
+            a query of its own, that is there by the field's name and ``_sum``.
         notes: what the reader must know of it, in whole sentences: what is missing, what was assumed.
     """
 

@@ -5,22 +5,26 @@ Whether a storm ends under a setting is a matter of chance near its edge: ten ru
 forty whether nine of ten are good.
 """
 
+import math
 import multiprocessing
 import os
 import random
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Protocol, Self
 
 from kvpressure.advise.advice import Band, Outcome
-from kvpressure.advise.demand import RUN_IN
+from kvpressure.advise.seen import AdviseError
 from kvpressure.lab.leap import Admission, Job, leap
 from kvpressure.lab.model import Config
 
 SURE = 0.9
-"""Share of the runs in which a target must hold: less is luck."""
+"""A target must hold in more than this share of the runs: with just as many, others like them would miss it as often
+as not."""
 _DECIDING = 4
 _NICE = 10
 _TENTH, _HALF, _NINE_TENTHS = 0.1, 0.5, 0.9
@@ -28,6 +32,11 @@ _TENTH, _HALF, _NINE_TENTHS = 0.1, 0.5, 0.9
 
 class Traffic(Protocol):
     """Where jobs come from: one list for each seed, the same one each time."""
+
+    @property
+    def run_in(self) -> float:
+        """Seconds at the begin of each that are simulated and not counted."""
+        ...
 
     def jobs(self, seed: int) -> Sequence[Job]:
         """A run's requests, in order of arrival."""
@@ -144,18 +153,25 @@ class Sweep:
     def holds(self, setting: Setting, good: Callable[[Run], bool]) -> bool:
         """Whether enough runs of a setting are good; no more of them are made than it takes to say so."""
         total = _DECIDING * self.seeds
+        # A tenth of forty is four, which floating point makes 3.99...
+        allowed = math.ceil(round((1.0 - SURE) * total, 6)) - 1
         bad = 0
         for first in range(0, total, self._batch):
             runs = self._of(setting, range(first, min(total, first + self._batch)))
             bad += sum(not good(run) for run in runs)
-            if bad > (1.0 - SURE) * total:
+            if bad > allowed:
                 return False
         return True
 
     def _of(self, setting: Setting, seeds: range) -> tuple[Run, ...]:
         new = [(setting, seed) for seed in seeds if (setting, seed) not in self._known]
-        for task, run in zip(new, self._pool.map(_run, new), strict=True):
-            self._known[task] = run
+        try:
+            for task, run in zip(new, self._pool.map(_run, new), strict=True):
+                self._known[task] = run
+        except BrokenProcessPool as fault:
+            raise AdviseError(
+                "a simulation was ended from outside, as where memory is short; free some, or give fewer --seeds"
+            ) from fault
         self._done()
         return tuple(self._known[setting, seed] for seed in seeds)
 
@@ -199,26 +215,28 @@ _worlds: list[_World] = []
 
 
 def _begin(config: Config, traffic: Traffic, seconds: float) -> None:
-    # Whatever else runs on the machine comes first.
+    # Whatever else runs on the machine comes first; Ctrl-C is for the one who started all of this.
     os.nice(_NICE)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _worlds[:] = [_World(config, traffic, seconds)]
 
 
 def _run(task: tuple[Setting, int]) -> Run:
     setting, seed = task
     world = _worlds[0]
-    return simulated(world.config, world.traffic.jobs(seed), setting, world.seconds, seed)
+    run_in = world.traffic.run_in
+    return simulated(world.config, world.traffic.jobs(seed), setting, (run_in, run_in + world.seconds), seed)
 
 
-def simulated(config: Config, jobs: Sequence[Job], setting: Setting, seconds: float, seed: int) -> Run:
+def simulated(config: Config, jobs: Sequence[Job], setting: Setting, counted: tuple[float, float], seed: int) -> Run:
     """
     One run.
 
     Args:
         config: the server as it is.
-        jobs: what users ask; the run-in first.
+        jobs: what users ask.
         setting: what is changed.
-        seconds: that count, after the run-in.
+        counted: from when to when, in seconds since the first of them could come.
         seed: decides who goes to another replica.
     """
     changed = replace(
@@ -226,16 +244,15 @@ def simulated(config: Config, jobs: Sequence[Job], setting: Setting, seconds: fl
         num_gpu_blocks=setting.blocks or round((1.0 + setting.growth) * config.num_gpu_blocks),
         max_num_seqs=setting.seqs or config.max_num_seqs,
     )
-    chance = random.Random(seed)  # noqa: S311 - a model wants reproducible chance, not secrets
-    mine = [job for job in jobs if chance.random() < setting.share] if setting.share < 1.0 else jobs
+    mine = staying(jobs, setting.share, seed) if setting.share < 1.0 else jobs
     # vLLM takes no request that is longer than its context, and its context is never longer than its cache.
     longest = config.max_request_tokens
     sent = [_fitting(job, longest, setting.cap) for job in mine]
     admission = Admission(headroom=round(setting.headroom * changed.num_gpu_blocks), guaranteed=setting.guaranteed)
-    result = leap(changed, sent, admission=admission, since=RUN_IN, until=RUN_IN + seconds)
+    result = leap(changed, sent, admission=admission, since=counted[0], until=counted[1])
     return Run(
         per_thousand=result.per_thousand,
-        paused=result.paused / max(1, result.streamed),
+        paused=result.paused_share,
         ttft_p50=result.ttft(0.5),
         ttft_p95=result.ttft(0.95),
         throughput=result.throughput,
@@ -244,6 +261,14 @@ def simulated(config: Config, jobs: Sequence[Job], setting: Setting, seconds: fl
         pinned=result.pinned,
         top_running=result.top_running,
     )
+
+
+def staying(jobs: Sequence[Job], share: float, seed: int) -> list[Job]:
+    """Those that do not go to another replica."""
+    # Chance of its own: with the numbers that made the traffic, who goes would depend on when he comes and what he
+    # asks.
+    chance = random.Random(f"replica {seed}")  # noqa: S311 - a model wants reproducible chance, not secrets
+    return [job for job in jobs if chance.random() < share]
 
 
 def _fitting(job: Job, longest: int, cap: int | None) -> Job:

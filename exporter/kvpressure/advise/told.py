@@ -1,6 +1,6 @@
 """How a server is set up: what it says of itself, and what whoever asks adds to it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvpressure.advise.seen import Figure, Server
 from kvpressure.vllm import names
@@ -38,21 +38,37 @@ def server(told: Told, cache: Cache | None, where: str, replicas: Figure) -> Ser
         where: from what `cache` was read, in words or as a query.
         replicas: what was found of them.
     """
-    return Server(
+    found = Server(
         capacity=_capacity(cache, where),
         block_size=_block_size(cache, where),
-        max_num_seqs=_given(told.max_num_seqs, "max-num-seqs", "requests"),
-        max_model_len=_model_length(told, cache, where),
-        max_num_batched_tokens=_given(told.max_num_batched_tokens, "max-num-batched-tokens", "tokens"),
-        replicas=replicas if told.replicas is None else _given(told.replicas, "replicas", "engines"),
+        max_num_seqs=_untold("max-num-seqs", "requests"),
+        max_model_len=_model_length(cache, where),
+        max_num_batched_tokens=_untold("max-num-batched-tokens", "tokens"),
+        replicas=replicas,
         cache_dtype=cache.dtype if cache else "",
+    )
+    return added(found, told)
+
+
+def added(server: Server, told: Told) -> Server:
+    """The server, with what was told in place of what was found, or described."""
+    return replace(
+        server,
+        max_num_seqs=_given(told.max_num_seqs, "max-num-seqs", server.max_num_seqs),
+        max_model_len=_given(told.max_model_len, "max-model-len", server.max_model_len),
+        max_num_batched_tokens=_given(
+            told.max_num_batched_tokens, "max-num-batched-tokens", server.max_num_batched_tokens
+        ),
+        replicas=_given(told.replicas, "replicas", server.replicas),
     )
 
 
-def _given(value: int | None, flag: str, unit: str) -> Figure:
-    if value is None:
-        return Figure(None, unit, f"vLLM's metrics do not tell it; say --{flag}")
-    return Figure(float(value), unit, f"--{flag} {value}, as given")
+def _given(value: int | None, flag: str, found: Figure) -> Figure:
+    return found if value is None else Figure(float(value), found.unit, f"--{flag} {value}, as given")
+
+
+def _untold(flag: str, unit: str) -> Figure:
+    return Figure(None, unit, f"vLLM's metrics do not tell it; say --{flag}")
 
 
 def _capacity(cache: Cache | None, where: str) -> Figure:
@@ -73,11 +89,11 @@ def _block_size(cache: Cache | None, where: str) -> Figure:
     return Figure(cache.block_size, "tokens", f"{names.CACHE_BLOCK_SIZE_LABEL} of {where}")
 
 
-def _model_length(told: Told, cache: Cache | None, where: str) -> Figure:
-    if told.max_model_len is None and cache is not None and cache.tokens and cache.concurrency:
+def _model_length(cache: Cache | None, where: str) -> Figure:
+    if cache is not None and cache.tokens and cache.concurrency:
         source = (
             f"{names.CACHE_TOKENS_LABEL} {cache.tokens:g} / {names.CACHE_CONCURRENCY_LABEL} {cache.concurrency:g} of "
             f"{where}; vLLM rounds it up to whole blocks"
         )
         return Figure(float(round(cache.tokens / cache.concurrency)), "tokens", source, estimate=True)
-    return _given(told.max_model_len, "max-model-len", "tokens")
+    return _untold("max-model-len", "tokens")

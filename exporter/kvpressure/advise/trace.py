@@ -7,9 +7,10 @@ with the same keys; other columns and keys are left unread. Arrivals are seconds
 """
 
 import csv
+import io
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from kvpressure import files
 from kvpressure.advise.seen import AdviseError
@@ -43,7 +44,8 @@ def read(path: str) -> tuple[Job, ...]:
         raise AdviseError(f"{path}: is not UTF-8 text; {_WHAT}") from fault
     lines = _json_lines if text.lstrip().startswith("{") else _csv_lines
     found: list[Job] = []
-    for number, line in lines(path, text.splitlines()):
+    # Not splitlines: a text of a column that is left unread may hold what that takes for the end of a line, as U+2028.
+    for number, line in lines(path, io.StringIO(text, newline="")):
         if len(found) == MOST_REQUESTS:
             raise AdviseError(f"{path}: has more than {MOST_REQUESTS:,} requests; give a part of it")
         found.append(_job(line, f"{path}: line {number}"))
@@ -54,7 +56,7 @@ def read(path: str) -> tuple[Job, ...]:
     return tuple(Job(job.arrival - start, job.prompt, job.answer, job.limit) for job in found)
 
 
-def _json_lines(path: str, lines: list[str]) -> Iterator[_Line]:
+def _json_lines(path: str, lines: Iterable[str]) -> Iterator[_Line]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -67,7 +69,7 @@ def _json_lines(path: str, lines: list[str]) -> Iterator[_Line]:
         yield number, content
 
 
-def _csv_lines(path: str, lines: list[str]) -> Iterator[_Line]:
+def _csv_lines(path: str, lines: Iterable[str]) -> Iterator[_Line]:
     rows = csv.reader(lines)
     names: list[str] | None = None
     try:
