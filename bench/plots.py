@@ -52,7 +52,7 @@ def _agent(rows: Sequence[Row]) -> Figure:
 def _matrix(rows: Sequence[Row]) -> Figure:
     """CPU and memory of the sidecar over stream events, a line for each number of engines."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), constrained_layout=True)
-    cells = [row.figures for row in rows if row.figures.get("source") == "tap"]
+    cells = [row.figures for row in rows if row.figures.get("source") == "tap" and not row.figures.get("uvloop")]
     for shade, engines in zip(_SHADES, sorted({cell["engines"] for cell in cells}), strict=True):
         of = sorted((cell for cell in cells if cell["engines"] == engines), key=lambda cell: cell["events"])
         events, name = [cell["events"] for cell in of], f"{engines} engine{'s' * (engines > 1)}"

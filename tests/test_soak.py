@@ -421,7 +421,7 @@ def test_a_row_tells_what_went_wrong():
         "not",
         "A, B (FALSE)",
         "1.0 → 2.0 MiB",
-        "x is wrong",
+        "x is wrong; B paged",
     ) == report.cells(row)
     assert row.failed
     assert "times were not judged" in report.cells(report.Row("f", busy=2.0))[-1]

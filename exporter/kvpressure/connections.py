@@ -12,6 +12,7 @@ import resource
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from typing import cast
 
 from aiohttp import web
 
@@ -168,8 +169,8 @@ class Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, if there is a place."""
-        if not isinstance(transport, asyncio.Transport):
-            return
+        # It is one by what it does; with uvloop's event loop it is of another class.
+        transport = cast("asyncio.Transport", transport)
         if not self._places.take(self):
             transport.abort()
             return

@@ -1,7 +1,7 @@
 """
 ``python -m tests.soak [--hours N] [--lane NAME] [--fault WORD] [--write]``: the real sidecar through faults.
 
-Without ``--hours`` once through all of them, some four minutes. With it again and again, and memory must not grow.
+Without ``--hours`` once through all of them, some five minutes. With it again and again, and memory must not grow.
 ``--write`` keeps what came of it in docs/reliability.md.
 """
 

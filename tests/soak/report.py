@@ -146,7 +146,7 @@ def cells(row: Row) -> tuple[str, ...]:
         "not" if row.back is None else f"{row.back:.1f} s",
         ", ".join(f"{name}{'' if name not in row.unexpected else ' (FALSE)'}" for name in row.pages) or "none",
         f"{row.memory[0] / MIB:.1f} → {row.memory[1] / MIB:.1f} MiB",
-        ("; ".join(row.wrong) or "nothing")
+        ("; ".join([*row.wrong, *(f"{name} paged" for name in row.unexpected)]) or "nothing")
         + (f" (others kept the machine busy for {row.busy:.0f} s: times were not judged)" if row.busy > BUSY else ""),
     )
 
