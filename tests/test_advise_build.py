@@ -116,6 +116,25 @@ def test_the_band_goes_on_above_the_setting_there_is(late):
     assert "max_num_seqs" not in [change.key for change in late.changes]
 
 
+def test_the_band_has_no_end_where_more_never_ran(described):
+    """Where the cache and the batch have room, no setting above what ran at once is ruled out."""
+    found = advise_on(described(LATE.replace("seqs: 4", "seqs: 256")), Options(seeds=1))
+    assert found.settings.says.startswith(f"From {found.settings.low} on neither target is broken.")
+    assert f"More than {found.settings.high} never ran at once" in found.settings.says
+    assert found.settings.high < 256
+
+
+def test_a_step_time_that_was_not_given_is_said_first(described):
+    """All waiting times rest on it, so it stands in the headline where it was assumed."""
+    stated = LATE.replace("seqs: 4", "seqs: 4, step_time: {base: 20ms, decode: 0.2ms, prefill: 0.1ms}")
+    assumed, given = (advise_on(described(text), Options(seeds=1)) for text in (LATE, stated))
+
+    assert "8B model on a 24 GB card was assumed" in assumed.conclusion
+    assert assumed.calibration.step.startswith("a step takes 18.00 ms + 0.200 ms x requests that decode")
+    assert "assumed" not in given.conclusion
+    assert given.calibration.step.startswith("a step takes 20.00 ms")
+
+
 def test_a_batch_that_cannot_be_larger_is_not_made_so(described):
     """vLLM does not start with more requests at once than tokens in a step."""
     found = advise_on(described(LATE.replace("seqs: 4", "seqs: 4, max_num_batched_tokens: 7")), Options(seeds=1))

@@ -79,6 +79,8 @@ def test_a_capacity_by_arithmetic_replaces_the_server_s(tmp_path, capsys):
         ),
         (["--workload", str(EXAMPLE), "--seeds", "1000"], "--seeds 1000 is more than 100"),
         # Nothing is asked, and nothing simulated, for files that cannot be written.
+        (["--prometheus", NOBODY, "--html", "-"], "--html writes a page into a file: give its name in the place of -"),
+        (["--prometheus", NOBODY, "--html", "a", "--json", "a"], "--html and --json both name a: give two files"),
         (
             ["--prometheus", NOBODY, "--html", "/no/where/a.html"],
             "/no/where/a.html cannot be written: there is no folder",

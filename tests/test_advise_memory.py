@@ -112,7 +112,7 @@ def test_no_size(text):
 
 def test_too_large_a_size():
     """A size in bytes, given as a number alone, is taken for gigabytes and refused."""
-    with pytest.raises(AdviseError, match="--gpu-memory must be at most 1,048,576 GiB; a number alone is in GiB"):
+    with pytest.raises(AdviseError, match="--gpu-memory must be at most 4,096 GiB; a number alone is in GiB"):
         size("51539607552", "--gpu-memory")
 
 

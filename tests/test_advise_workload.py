@@ -335,6 +335,11 @@ CARD = "gpu_memory: 48, utilization: 0.6, weights: 13, overhead: 2, model_config
             "server: {capacity_tokens: 99, step_time: {base: 0, decode: 0, prefill: 0}}\n" + TRAFFIC,
             "w.yml: server.step_time: base: '0' is too small; the least is 1e-06s",
         ),
+        # Milliseconds, whose unit was forgotten.
+        (
+            "server: {capacity_tokens: 99, step_time: {base: 22, decode: 0.1, prefill: 0.1}}\n" + TRAFFIC,
+            "w.yml: server.step_time: base: '22' is too large",
+        ),
     ],
 )
 def test_refused(read, text, sentence):

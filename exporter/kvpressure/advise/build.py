@@ -40,6 +40,11 @@ _UNLIMITED = (
     "The workload gives no max_tokens. Guaranteed admission then reserves what each answer really takes, which no "
     "gateway knows beforehand: it looks better than it can be."
 )
+_UNOBSERVED = "Nothing was observed: what limits this server is what the model says of it."
+_USUAL_STEP = (
+    "How long a step takes was not given, so that of an 8B model on a 24 GB card was assumed; waiting times, and how "
+    "many replicas it takes, depend on it: give server.step_time."
+)
 _SHORTEST = 2
 """Tokens: a prompt of one, and one that answers it."""
 
@@ -147,11 +152,11 @@ def advise_on(workload: Workload, options: Options) -> Advice:
         conclusion="",
         have=have_of(workload.server, workload.jobs(0)),
         limit="unknown",
-        limit_says="Nothing was observed: what limits this server is what the model says of it.",
+        limit_says=_UNOBSERVED if workload.step else f"{_UNOBSERVED} {_USUAL_STEP}",
         evidence=(),
         shifts=(),
         calibration=Calibration(
-            (), None, f"{step}, {says}", "Nothing was observed that the model could be held against."
+            (), None, f"{fit.said(step)}, {says}", "Nothing was observed that the model could be held against."
         ),
         need=None,
         changes=(),

@@ -116,7 +116,9 @@ def _bytes(each: Figure, tokens: int) -> Figure:
 
 def _need_says(growth: float, tokens: float, blocks: int) -> str:
     if growth <= 0.0:
-        return "Preemption stays below its target with the KV cache as it is."
+        return (
+            "Preemption stays below its target with the KV cache as it is. How much less would do was not looked for."
+        )
     size = f"{tokens:,.0f} tokens in {blocks:,} blocks"
     return f"The least KV cache that ends preemption is {_percent(growth)} larger: {size}."
 

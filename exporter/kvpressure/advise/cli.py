@@ -134,6 +134,10 @@ def _check_places(args: argparse.Namespace) -> None:
     Raises:
         AdviseError: one cannot.
     """
+    if args.html == "-":
+        raise AdviseError("--html writes a page into a file: give its name in the place of -")
+    if args.html and args.html == args.json:
+        raise AdviseError(f"--html and --json both name {args.html}: give two files")
     for path in (args.html, args.json):
         if not path or path == "-":
             continue

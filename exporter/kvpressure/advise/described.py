@@ -59,7 +59,7 @@ class _Keys:
 class _Step:
     """Keys of ``step_time:``; the least base is that of a step which takes no time, and would never end."""
 
-    base: float | None = setting(None, "Seconds per step.", "duration", low=1e-6, high=60)
+    base: float | None = setting(None, "Seconds per step.", "duration", low=1e-6, high=5)
     decode: float | None = setting(None, "Seconds per decoding request and step.", "duration", high=60)
     prefill: float | None = setting(None, "Seconds per prompt token.", "duration", high=60)
 

@@ -45,12 +45,15 @@ class Fit:
 
     def __str__(self) -> str:
         """The formula with its numbers."""
-        step = self.step
-        return (
-            f"a step takes {1000 * step.base:.2f} ms + {1000 * step.decode:.3f} ms x requests that decode + "
-            f"{1000 * step.prefill:.4f} ms x prompt tokens; fitted to {self.slots} slots with a mean error of "
-            f"{100 * self.error:.0f} %"
-        )
+        return f"{said(self.step)}; fitted to {self.slots} slots with a mean error of {100 * self.error:.0f} %"
+
+
+def said(step: StepTime) -> str:
+    """A step time as a formula."""
+    return (
+        f"a step takes {1000 * step.base:.2f} ms + {1000 * step.decode:.3f} ms x requests that decode + "
+        f"{1000 * step.prefill:.4f} ms x prompt tokens"
+    )
 
 
 def fit(slots: Sequence[Slot]) -> Fit:
@@ -66,7 +69,7 @@ def fit(slots: Sequence[Slot]) -> Fit:
     if len(rows) < _LEAST:
         raise AdviseError(
             "the time of a step cannot be told: fewer than three slots have both running requests and tokens; choose a "
-            "longer range, or give step_time with --workload"
+            "longer range, wait for more samples, or give step_time with --workload"
         )
     mean = sum(step for step, _ in rows) / len(rows)
     usual = sum(_time(_USUAL, terms) for _, terms in rows) / len(rows)

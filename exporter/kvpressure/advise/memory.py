@@ -13,7 +13,7 @@ GIB = 1024**3
 """Bytes in what a card's box calls a gigabyte."""
 
 _UNITS = {"": GIB, "G": GIB, "GB": GIB, "GIB": GIB, "M": 1024**2, "MB": 1024**2, "MIB": 1024**2}
-_LARGEST = 1024 * 1024 * GIB
+_LARGEST = 4096 * GIB  # what nvidia-smi says in MiB is beyond it where its unit was forgotten
 
 _MODEL_BYTES = {"float16": 2, "half": 2, "bfloat16": 2, "float32": 2, "float": 2}
 """By the model's own type. vLLM runs a float32 checkpoint in 16 bits unless --dtype says otherwise."""

@@ -111,7 +111,7 @@ def _changes(advice: Advice, numbering: Numbering) -> Iterator[Block]:
     if _TRUST[trust(advice)]:
         yield Says(_TRUST[trust(advice)], loud=True)
     for sentence in (advice.period, advice.targets):
-        if sentence:
+        if sentence and trust(advice) != "not run":
             yield Says(sentence)
     if shown:
         yield from _need(advice, numbering)
@@ -144,6 +144,8 @@ def _need(advice: Advice, numbering: Numbering) -> Iterator[Block]:
         )
         return
     yield Says(need.says)
+    if need.growth <= 0.0:
+        return
     lines = (
         _estimate("KV blocks", words.quantity(need.blocks, "blocks"), _FEWEST, numbering),
         _estimate("KV capacity", words.quantity(need.tokens, "tokens"), _IN_TOKENS, numbering),

@@ -90,13 +90,16 @@ def settings(sweep: Sweep, targets: Targets, most: int) -> Settings:
     if high is None or least_prompt > high:
         return Settings(points, None, None, _no_band(targets, high, most))
     return Settings(
-        points,
-        least_prompt,
-        high,
-        f"Between {least_prompt} and {high} neither target is broken."
-        if least_prompt < high
-        else f"Only at {high} neither target is broken.",
+        points, least_prompt, high, _band(least_prompt, high, idle=high == most < sweep.config.max_num_seqs)
     )
+
+
+def _band(low: int, high: int, *, idle: bool) -> str:
+    if idle:
+        return f"From {low} on neither target is broken. More than {high} never ran at once: all above it is like it."
+    if low < high:
+        return f"Between {low} and {high} neither target is broken."
+    return f"Only at {high} neither target is broken."
 
 
 def _no_band(targets: Targets, high: int | None, most: int) -> str:
