@@ -17,7 +17,7 @@ from dashboards_help import DEFAULT, FILES, OTHERS, OURS, PAGES, QUERIES, RECORD
 from kvpressure.bundle import alerts, dash_parts, dashboards, records, write
 from kvpressure.bundle.config import RunbooksConfig
 from kvpressure.bundle.settings_pressure import StormConfig
-from kvpressure.signals import CATALOGUE
+from kvpressure.signals import CATALOGUE, KV_HEADROOM_REQUESTS
 
 DASHBOARDS = generate.ROOT / "dashboards"
 # Grafana's own (grafana/grafana-foundation-sdk, Apache-2.0), unchanged.
@@ -112,6 +112,20 @@ def test_every_panel_explains_itself(uid):
             assert len(panel["description"]) > 60, panel["title"]
             assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
             assert panel["fieldConfig"]["defaults"].get("noValue") or panel["type"] == "table", panel["title"]
+
+
+def test_an_axis_does_not_cut_off_what_lies_below_zero():
+    """Headroom is below 0 where requests are too many, which is what somebody looks for."""
+    seen = [
+        panel
+        for page in PAGES.values()
+        for panel in panels(page)
+        if panel["type"] == "timeseries"
+        and any(KV_HEADROOM_REQUESTS.metric in target["expr"] for target in panel["targets"])
+    ]
+
+    assert seen
+    assert all("min" not in panel["fieldConfig"]["defaults"] for panel in seen)
 
 
 def test_links_lead_to_runbooks():

@@ -128,7 +128,7 @@ def _model(config: BundleConfig) -> list[Panel]:
                 Query(f"min({_LEFT_MEAN})", "at mean length"),
             ],
             (8, 8),
-            look=lines("short"),
+            look=lines("short", low=None),
             overrides=[dashed("at mean length", LIMIT, (2, 4))],
             links=runbooks(config, _LOW),
         ),

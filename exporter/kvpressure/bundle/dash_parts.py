@@ -164,10 +164,17 @@ SOURCES = (
 """Who measured: the tap solid, the log dashed, vLLM itself dotted."""
 
 
-def lines(unit: str, *, color: str = BY_NAME, steps: tuple[Step, ...] = (), high: float | None = None) -> Look:
-    """The look of lines over time, from 0."""
+def lines(
+    unit: str,
+    *,
+    color: str = BY_NAME,
+    steps: tuple[Step, ...] = (),
+    low: float | None = 0,
+    high: float | None = None,
+) -> Look:
+    """The look of lines over time, from 0 where nothing else is said."""
     return Look(
-        unit=unit, color=color, steps=steps, low=0, high=high, custom=WITH_LIMIT if steps else LINE, nothing="no data"
+        unit=unit, color=color, steps=steps, low=low, high=high, custom=WITH_LIMIT if steps else LINE, nothing="no data"
     )
 
 
