@@ -116,6 +116,29 @@ def test_the_band_goes_on_above_the_setting_there_is(late):
     assert "max_num_seqs" not in [change.key for change in late.changes]
 
 
+def test_a_flag_beside_a_replica_may_save_a_gpu(described):
+    """Where two replicas have full batches, and one cannot compute it all, two with a larger batch are tried first."""
+    busy = "seconds: 120s\nrate: 6\nprompt: {mean: 800}\nanswer: {mean: 400}\n"
+    found = advise_on(described(busy + "server: {blocks: 13414, block_size: 16, max_num_seqs: 48}\n"), Options(seeds=2))
+    keys = [change.key for change in found.changes]
+
+    assert "replica_more_seqs_2" in keys
+    assert "replica_2" not in keys
+    both = found.changes[keys.index("replica_more_seqs_2")]
+    assert (both.ends, both.prompt) == (True, True)
+    assert not found.changes[keys.index("replica")].prompt
+    assert "96 requests at once instead of 48, and one more replica: 2 instead of 1" in found.conclusion
+
+
+def test_what_is_asked_for_stands_beside_what_is_given(described):
+    """Requests and answer tokens per second of the workload: more than a server computes is no matter of memory."""
+    read = described(LATE)
+    lines = {line.name: line.figure.value for line in have_of(read.server, read.jobs(0), read.seconds)}
+
+    assert lines["Requests per second"] == pytest.approx(3.0, rel=0.2)
+    assert lines["Answer tokens asked for per second"] == pytest.approx(200.0 * lines["Requests per second"])
+
+
 def test_the_band_has_no_end_where_more_never_ran(described):
     """Where the cache and the batch have room, no setting above what ran at once is ruled out."""
     found = advise_on(described(LATE.replace("seqs: 4", "seqs: 256")), Options(seeds=1))
@@ -197,7 +220,7 @@ def test_longer_answers_come_first():
 def test_answers_end_at_max_tokens(described):
     """What a client's max_tokens cuts off is not counted as length, and the cap that is there is not advised."""
     read = described(CUT)
-    lines = {line.name: line.figure.value for line in have_of(read.server, read.jobs(0))}
+    lines = {line.name: line.figure.value for line in have_of(read.server, read.jobs(0), read.seconds)}
     assert lines["Mean answer"] <= 300.0
     assert lines["95th percentile of answers"] == 300.0
     assert build._present(read.server, read, Options()).p99 is None

@@ -150,7 +150,7 @@ def advise_on(workload: Workload, options: Options) -> Advice:
         begin=None,
         end=None,
         conclusion="",
-        have=have_of(workload.server, workload.jobs(0)),
+        have=have_of(workload.server, workload.jobs(0), workload.seconds),
         limit="unknown",
         limit_says=_UNOBSERVED if workload.step else f"{_UNOBSERVED} {_USUAL_STEP}",
         evidence=(),
@@ -271,7 +271,11 @@ def _simulated(known: Advice, sweep: Sweep, present: Present, targets: Targets) 
     more = list(seqs.more(sweep, targets))
     found = [tried(each) for each in (changes.NOTHING, *more, *changes.listed(present))]
     for number in changes.MORE_REPLICAS:
-        found.append(tried(changes.replicas(present, number)))
+        another = changes.replicas(present, number)
+        found.append(tried(another))
+        if not found[-1].prompt:
+            # Where each of them has a full batch, a flag that costs nothing may save a GPU.
+            found += [tried(each) for each in seqs.more(sweep, targets, another)]
         if found[-1].ends and found[-1].prompt:
             break
     most = seqs.most(sweep, more)

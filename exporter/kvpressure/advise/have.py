@@ -29,8 +29,15 @@ def have(seen: Seen, chosen: Sequence[Slot]) -> tuple[Line, ...]:
     return (*_cache(seen.server), *means, *p95s, *_fits(seen.server, means, p95s), *_at_peak(seen, p95s, top))
 
 
-def have_of(server: Server, jobs: Sequence[Job]) -> tuple[Line, ...]:
-    """What a workload that was only described comes to."""
+def have_of(server: Server, jobs: Sequence[Job], seconds: float) -> tuple[Line, ...]:
+    """
+    What a workload that was only described comes to.
+
+    Args:
+        server: how it is set up.
+        jobs: its requests.
+        seconds: in which they come.
+    """
     prompts, answers = [job.prompt for job in jobs], [min(job.answer, job.max_tokens) for job in jobs]
     means = tuple(
         Line(f"Mean {name}", Figure(sum(values) / len(values) if values else None, "tokens", "drawn from the workload"))
@@ -43,7 +50,12 @@ def have_of(server: Server, jobs: Sequence[Job]) -> tuple[Line, ...]:
         )
         for name, values in (("prompts", prompts), ("answers", answers))
     )
-    return (*_cache(server), *means, *p95s, *_fits(server, means, p95s))
+    over = f"drawn from the workload, over {seconds:g} s"
+    rates = (
+        Line("Requests per second", Figure(len(jobs) / seconds, "requests", over)),
+        Line("Answer tokens asked for per second", Figure(sum(answers) / seconds, "tokens", over)),
+    )
+    return (*_cache(server), *rates, *means, *p95s, *_fits(server, means, p95s))
 
 
 def _cache(server: Server) -> tuple[Line, ...]:

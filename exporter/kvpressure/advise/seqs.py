@@ -1,6 +1,7 @@
 """What can be done to ``--max-num-seqs``: the band that keeps both targets, fewer at once, and more."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from kvpressure.advise.advice import Point, Settings
 from kvpressure.advise.changes import NOTHING, Candidate, Targets
@@ -23,16 +24,23 @@ def fewer(seqs: int) -> Candidate:
     )
 
 
-def more(sweep: Sweep, targets: Targets) -> Iterator[Candidate]:
-    """More at once, where the batch is full and nothing is preempted: else it is not what requests wait for."""
+def more(sweep: Sweep, targets: Targets, beside: Candidate = NOTHING) -> Iterator[Candidate]:
+    """
+    More at once, where the batch is full and nothing is preempted: else it is not what requests wait for.
+
+    Args:
+        sweep: the model.
+        targets: what must hold.
+        beside: what else is changed at the same time.
+    """
     now = sweep.config.max_num_seqs
-    if _top(sweep, Setting()) < now or not targets.ended(sweep, Setting()):
+    if _top(sweep, beside.setting) < now or not targets.ended(sweep, beside.setting):
         return
     for times in _MORE:
         seqs = times * now
         if seqs > sweep.config.max_num_batched_tokens:
             return  # vLLM does not start
-        tried = _more(times, seqs, now)
+        tried = _more(times, seqs, now) if beside is NOTHING else _both(beside, _more(times, seqs, now))
         yield tried
         if targets.prompt(sweep, tried.setting) or not targets.ended(sweep, tried.setting):
             return
@@ -45,6 +53,16 @@ def _more(times: int, seqs: int, now: int) -> Candidate:
         f"--max-num-seqs {seqs}",
         "each token takes a little longer, and more requests must fit into the KV cache",
         Setting(seqs=seqs),
+    )
+
+
+def _both(one: Candidate, other: Candidate) -> Candidate:
+    return Candidate(
+        f"{one.key}_{other.key}",
+        f"{other.title}, and {one.title[:1].lower()}{one.title[1:]}",
+        f"{other.how}; {one.how}",
+        f"{one.price}; {other.price}",
+        replace(one.setting, seqs=other.setting.seqs),
     )
 
 
