@@ -1,11 +1,12 @@
 # small helpers, named for what they do
-"""A certificate authority for the tests of both sides of TLS, and a log that can be read back."""
+"""A certificate authority for the tests of both sides of TLS, a log that can be read back, and interrupts for all."""
 
 import datetime as dt
 import functools
 import io
 import ipaddress
 import logging
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from cryptography.x509.oid import NameOID
 
 from kvpressure import log, recording
 from kvpressure.config import LogConfig
+
+# A shell's background job ignores interrupts, and so would all that tests start; some of it is to hear of one.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Authority:

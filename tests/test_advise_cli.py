@@ -147,8 +147,7 @@ def test_ctrl_c_is_one_line():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(20)
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        # Where tests run in the background of a shell, what they start would not hear of an interrupt.
-        command = ["env", "--default-signal=INT", sys.executable, "-m", "kvpressure", "advise", "--prometheus", address]
+        command = [sys.executable, "-m", "kvpressure", "advise", "--prometheus", address]
         environment = {**ENVIRONMENT, "no_proxy": "127.0.0.1"}
         with subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=environment) as process:
             try:
