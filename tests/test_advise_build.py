@@ -262,7 +262,7 @@ def test_lengths_cite_sum_and_count_of_the_busiest_stretch(described):
     whole = Seen("m", "0", "a test", described(LATE).server, slots, sources)
     lines = {line.name: line.figure.source for line in have(whole, slots[2:8])}
     when = "in the busiest stretch, 2027-01-15 08:02 UTC to 2027-01-15 08:08 UTC"
-    assert lines["Mean prompt"] == f"p_sum{{}} / p_bucket{{}}, the one with le=+Inf; {when}"
+    assert lines["Mean prompt"] == f'p_sum{{}} / ignoring(le) p_bucket{{le="+Inf"}}; {when}'
     assert lines["Mean answer"] == f"the lengths of answers; {when}"
     assert lines["95th percentile of prompts"] == f"interpolated in the buckets of: p_bucket{{}}; {when}"
 

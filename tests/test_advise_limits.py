@@ -152,4 +152,4 @@ def test_a_shift_cites_sum_and_count():
     """A mean is a sum over a count: both queries are its source."""
     whole = seen([CALM] * 100 + [STORM] * 100, answers="tokens_bucket{}", answers_sum="tokens_sum{}")
     (change,) = shifts(whole)
-    assert change.source.startswith("tokens_sum{} / tokens_bucket{}")
+    assert change.source.startswith('tokens_sum{} / ignoring(le) tokens_bucket{le="+Inf"}')

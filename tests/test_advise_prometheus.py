@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpressure.advise.access import Access, access_of, add_arguments
+from kvpressure.advise.lengths import behind_mean
 from kvpressure.advise.promapi import Prometheus
 from kvpressure.advise.prometheus import seen_by
 from kvpressure.advise.promql import duration, quoted, selector
@@ -161,6 +162,10 @@ def test_every_query_can_be_pasted(url):
     assert set(found.sources) == fields - {"streamed", "paused"} | sums
     for field, query in found.sources.items():
         assert dash_history.ask(url, "query", query=query, time=END)["result"], field
+    for field in ("prompts", "answers"):
+        query = behind_mean(found.sources, field)
+        (one,) = dash_history.ask(url, "query", query=query, time=END)["result"]
+        assert 1.0 < float(one["value"][1]) < 10_000.0, field
     for figure in (found.server.capacity, found.server.replicas):
         (one,) = dash_history.ask(url, "query", query=figure.source, time=END)["result"]
         assert float(one["value"][1]) == figure.value

@@ -82,9 +82,12 @@ def ranked(values: Sequence[int], share: float) -> int:
 
 
 def behind_mean(sources: Mapping[str, str], field: str) -> str:
-    """Where the mean of a histogram comes from, by the field of a slot: its sum and its count."""
+    """Where the mean of a histogram comes from, by the field of a slot: a query that can be pasted."""
     buckets, sums = sources.get(field, "not recorded"), sources.get(f"{field}_sum", "")
-    return f"{sums} / {buckets}, the one with le=+Inf" if sums else buckets
+    if not sums or not buckets.endswith("}"):
+        return buckets
+    matchers = buckets.removesuffix("}")
+    return f'{sums} / ignoring(le) {matchers}{"" if matchers.endswith("{") else ","}le="+Inf"}}'
 
 
 def lengths(counted: Counted, most: float | None = None) -> Lengths:

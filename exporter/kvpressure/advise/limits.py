@@ -118,8 +118,8 @@ def limit(seen: Seen) -> tuple[Limit, str, tuple[Line, ...]]:
             during = _sum([slot for slot in slots if slot.regime == word], lambda slot: slot.preemptions)
             text = f"preemptions while the regime was {word}, {where:.0f} s in all: {seen.sources.get('regime', '')}"
             lines.append(Line(f"of them in {word}", Figure(during or 0.0, "preemptions", text)))
-    lines.append(_line("Time blocked", facts.blocked, "", seen, "blocked"))
-    lines.append(_line("Time with the cache full", pinned, "", seen, "pinned"))
+    lines.append(_shared("Time blocked", facts.blocked, seen, "blocked"))
+    lines.append(_shared("Time with the cache full", pinned, seen, "pinned"))
     lines.append(_line("Requests waiting, on average", facts.waiting, "requests", seen, "waiting"))
     if facts.verdicts:
         text = f"time under the verdict concurrency_cap: {seen.sources.get('verdict', '')}"
@@ -262,6 +262,13 @@ def _share(part: float | None, whole: float | None) -> float | None:
 def _percent(share: float) -> str:
     """No share that there is is none."""
     return f"{100 * share:.0f} %" if share >= 0.01 or not share else "less than 1 %"  # noqa: PLR2004  # a percent
+
+
+def _shared(name: str, value: float | None, seen: Seen, field: str) -> Line:
+    """A share of the time that somebody watched."""
+    of, watched = seen.sources.get(field), seen.sources.get("observed")
+    text = f"increase of {of} / increase of {watched}" if of and watched else of or "not recorded"
+    return Line(name, Figure(value, "", text))
 
 
 def _line(name: str, value: float | None, unit: str, seen: Seen, field: str) -> Line:
