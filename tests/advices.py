@@ -44,7 +44,7 @@ def outcome(preemptions, ttft, *, paused=0.0, tokens=900.0, spread=0.3):
 
 def change(key, title, how, price, says, result=None, ends=None, prompt=None):  # noqa: PLR0913, PLR0917  # as its document
     """A change, with an outcome or without."""
-    return Change(key, title, how, price, result, ends, prompt, says)
+    return Change(key, title, how, price, result, ends, ends if prompt is None else prompt, says)
 
 
 STORM = outcome(412.0, 3.4, paused=0.31, tokens=640.0)

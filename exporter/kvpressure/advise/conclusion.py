@@ -18,13 +18,18 @@ def conclusion(known: Advice, least: Need | None, tried: Sequence[Change], *, en
         enough: whether first tokens come within their target with that memory.
     """
     now = tried[0]
-    if now.ends and now.prompt:
-        return f"{known.limit_says} {_healthy(known, now)}"
-    begun = known.limit_says + "".join(f" {_grown(shift)}" for shift in known.shifts if shift.after > shift.before)
+    grown = "".join(f" {_grown(shift)}" for shift in known.shifts if shift.after > shift.before)
     first = next((change for change in tried[1:] if change.ends and change.prompt), None)
-    if now.ends:
-        return f"{begun} {_late(known, now, first)}"
-    return f"{begun} {_preempting(least, first, enough=enough)}"
+    if now.ends and now.prompt:
+        grown, says = "", _healthy(known, now)
+    elif now.ends:
+        says = _late(known, now, first)
+    else:
+        says = _preempting(least, first, enough=enough)
+    if known.begin is None:
+        # Nothing was seen that limits: what is assumed can wait until it is said what to do.
+        return f"{says} {known.limit_says}"
+    return f"{known.limit_says}{grown} {says}"
 
 
 def _healthy(known: Advice, now: Change) -> str:

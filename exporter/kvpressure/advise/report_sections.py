@@ -120,8 +120,8 @@ def _changes(advice: Advice, numbering: Numbering) -> Iterator[Block]:
             yield Picture("bars")
             yield _outcomes(
                 _bands("The changes, cheapest first", advice.seeds),
-                ("change", "ends preemption"),
-                [(_named(place, change), change.outcome, change.ends) for place, change in enumerate(advice.changes)],
+                ("change", "keeps both targets"),
+                [(_named(place, change), change.outcome, _good(change)) for place, change in enumerate(advice.changes)],
                 numbering,
             )
         already = any(change.key == "now" and change.ends for change in advice.changes)
@@ -133,6 +133,11 @@ def _changes(advice: Advice, numbering: Numbering) -> Iterator[Block]:
         yield Says("No change is proposed.")
     if shown and advice.settings is not None:
         yield from _settings(advice.settings, numbering, advice.seeds)
+
+
+def _good(change: Change) -> bool | None:
+    """Whether both targets are kept; None where that is not known."""
+    return None if change.ends is None else change.ends and change.prompt
 
 
 def _need(advice: Advice, numbering: Numbering) -> Iterator[Block]:
