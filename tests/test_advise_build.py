@@ -116,6 +116,30 @@ def test_the_band_goes_on_above_the_setting_there_is(late):
     assert "max_num_seqs" not in [change.key for change in late.changes]
 
 
+def test_prompts_that_vllm_refuses_are_told_of(described):
+    """Some are a note; most of them are no workload for this server."""
+    some = LATE.replace("prompt: {mean: 50}", "prompt: {p50: 50, p95: 300}").replace(
+        "seqs: 4", "seqs: 64, max_model_len: 300"
+    )
+    found = advise_on(described(some), Options(seeds=1))
+    assert [note for note in found.notes if "have no room for an answer within the 300 tokens" in note]
+
+    most = LATE.replace("prompt: {mean: 50}", "prompt: {mean: 9000}").replace("seqs: 4", "seqs: 4, max_model_len: 4096")
+    with pytest.raises(AdviseError, match="so vLLM refuses most of this workload: give shorter ones"):
+        advise_on(described(most), Options(seeds=1))
+
+
+def test_a_trace_of_one_moment_is_looked_at_for_a_minute(described, tmp_path):
+    """Fifty requests that come at once, and do not fit, are preempted after the last of them has come."""
+    (tmp_path / "t.csv").write_text("arrival,prompt,answer\n" + "0,100,400\n" * 50, encoding="utf-8")
+    found = advise_on(
+        described("trace: t.csv\nserver: {capacity_tokens: 8000, max_num_seqs: 64, max_model_len: 4096}\n"),
+        Options(seeds=1),
+    )
+    assert "Nothing needs to change" not in found.conclusion
+    assert found.changes[0].outcome.per_thousand.middle > 100.0
+
+
 def test_a_flag_beside_a_replica_may_save_a_gpu(described):
     """Where two replicas have full batches, and one cannot compute it all, two with a larger batch are tried first."""
     busy = "seconds: 120s\nrate: 6\nprompt: {mean: 800}\nanswer: {mean: 400}\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from commands import ENVIRONMENT
+from commands import ENVIRONMENT, wait_for
 
 from kvpressure import cli
 from kvpressure.advise.seen import Figure
@@ -105,7 +105,8 @@ def test_bad_input_is_one_sentence(words, sentence, capsys):
     ("words", "sentence"),
     [
         (["--max-num-seqs", "abc"], "argument --max-num-seqs: 'abc' is not a whole number"),
-        (["--seeds", "0"], "argument --seeds: 0 is less than 1"),
+        (["--seeds", "0"], "argument --seeds: '0' is less than 1"),
+        (["--replicas", "9" * 400], "argument --replicas: '9999"),
         (["--kv-dtype", "bogus"], "argument --kv-dtype: invalid choice: 'bogus'"),
     ],
 )
@@ -140,6 +141,25 @@ def test_a_file_that_fails_costs_nothing_else(tmp_path, capsys):
     assert "--max-num-seqs" in said.out
     assert json.loads(data.read_text(encoding="utf-8"))["advice"]["changes"]
     assert said.err == "kvpressure advise: /dev/full cannot be written: No space left on device\n"
+
+
+def test_whoever_is_killed_takes_his_simulations_along(tmp_path):
+    """No process is left that simulates for nobody."""
+    slow = tmp_path / "slow.yml"
+    slow.write_text(
+        "seconds: 1h\nrate: 20\nprompt: {mean: 100}\nanswer: {mean: 400}\nserver: {capacity_tokens: 90000}\n"
+    )
+    command = [sys.executable, "-m", "kvpressure", "advise", "--workload", str(slow), "--seeds", "50"]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, env=ENVIRONMENT, start_new_session=True) as process:
+        wait_for(lambda: len(_of_session(process.pid)) > 2, 30)
+        process.kill()
+        process.communicate()
+    wait_for(lambda: not _of_session(process.pid), 30)
+
+
+def _of_session(number):
+    said = subprocess.run(["ps", "-o", "pid=,stat=", "-s", str(number)], capture_output=True, text=True, check=False)
+    return [line for line in said.stdout.splitlines() if "Z" not in line]
 
 
 def test_ctrl_c_is_one_line():

@@ -404,6 +404,57 @@ def test_error_of_prometheus():
         seen_by(address)
 
 
+def test_nothing_comes_back_that_was_told_in_confidence(tmp_path):
+    """A proxy that answers with the headers that it got does not bring a token or a header onto the terminal."""
+    token = tmp_path / "token"
+    token.write_text("SECRETTOKEN")
+    said = {"status": "error", "error": "got Bearer SECRETTOKEN and HEADERSECRET"}
+    access = Access(bearer_token_file=str(token), headers=(("X-K", "HEADERSECRET"),))
+    with answering(400, json.dumps(said).encode()) as (address, _), pytest.raises(AdviseError) as raised:
+        seen_by(address, access=access)
+
+    assert "refused a query: got *** and ***" in str(raised.value)
+
+
+@pytest.mark.parametrize("where", ["warnings", "error"])
+def test_a_password_does_not_come_back_either(tmp_path, where):
+    """Neither as it is nor as it was sent, in an error or in a warning."""
+    password = tmp_path / "password"
+    password.write_text("PASSWORD")
+    sent = base64.b64encode(b"me:PASSWORD").decode()
+    said = f"PASSWORD {sent}"
+    body = {"status": "error", "error": said} if where == "error" else json.loads(EMPTY) | {"warnings": [said]}
+    with (
+        answering(200, json.dumps(body).encode()) as (address, _),
+        Prometheus(address, Access(user="me", password_file=str(password))) as api,
+    ):
+        try:
+            api.at("up", 1.0)
+            told = " ".join(api.notes)
+        except AdviseError as fault:
+            told = str(fault)
+
+    assert "*** ***" in told
+    assert "PASSWORD" not in told
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"status":"success","warnings":5,"data":{"result":[]}}',
+        b'{"status":"success","data":{"result":[{"metric":{},"values":[]}]}}',
+        b'{"status":"success","data":{"result":[{"metric":{"model_name":"\\ud800"},"value":[1,"1"]}]}}',
+        b'{"status":"success","data":{"result":[{"metric":{},"value":[1' + b"0" * 400 + b',"1"]}]}}',
+    ],
+)
+def test_odd_answers_end_in_a_sentence(body):
+    """What no Prometheus answers is told in one, never as a fault of the program."""
+    with answering(200, body) as (address, _), pytest.raises(AdviseError) as raised:
+        seen_by(address)
+
+    assert "\n" not in str(raised.value)
+
+
 def test_answer_without_end():
     """An answer that is too large is refused before it fills the memory."""
     with (

@@ -483,3 +483,9 @@ def _without_nan(part):
     if dataclasses.is_dataclass(part):
         return type(part)(**{f.name: _without_nan(getattr(part, f.name)) for f in dataclasses.fields(part)})
     return part
+
+
+@pytest.mark.parametrize("columns", [1, 4, 19])
+def test_a_terminal_that_is_too_narrow(columns):
+    """It gets lines that are too long, and no fault."""
+    assert "Capacity advice" in report_text.text(advices.FULL, columns).replace("\n", " ")

@@ -141,14 +141,14 @@ def test_lengths_of_a_histogram(read):
 
 
 def test_tails_fit_the_model(read):
-    """What is drawn beyond max_model_len is cut off: a request that vLLM refuses is none."""
+    """Answers end where vLLM ends them; a prompt that it refuses is left as it is, for the report to tell of it."""
     found = read(
         "server: {capacity_tokens: 16000, max_model_len: 300}\nmax_tokens: 250\nseconds: 100\nrate: 5\n"
         "prompt: {p50: 200, p95: 600}\nanswer: {p50: 100, p95: 900}\n"
     )
-    jobs = found.jobs(0)
+    jobs = [job for job in found.jobs(0) if job.prompt < 300]
 
-    assert max(job.prompt for job in jobs) == 299
+    assert len(jobs) < len(found.jobs(0))
     assert all(1 <= job.answer and job.prompt + job.answer <= 300 and job.prompt + job.limit <= 300 for job in jobs)
 
 
@@ -166,7 +166,8 @@ def test_trace(read):
     )
 
     assert found.jobs(0) == EXPECTED
-    assert found.seconds == 7.5
+    # What befalls requests that come together comes afterwards.
+    assert found.seconds == 60.0
     assert read(TRACED, t=lines).jobs(0) == EXPECTED
     assert read(TRACED + "seconds: 5\n", t=ROWS).jobs(0) == EXPECTED[:2]
     assert read(SERVER + "trace: t\n", t="answer,arrival,prompt\n1,5,2\n").jobs(0) == [Job(0.0, 2, 1, 0)]
@@ -334,6 +335,10 @@ CARD = "gpu_memory: 48, utilization: 0.6, weights: 13, overhead: 2, model_config
         (
             "server: {capacity_tokens: 99, step_time: {base: 0, decode: 0, prefill: 0}}\n" + TRAFFIC,
             "w.yml: server.step_time: base: '0' is too small; the least is 1e-06s",
+        ),
+        (
+            SERVER + TRAFFIC.replace("rate: 5", "rate: 0x" + "f" * 5000),
+            "w.yml: rate: 'a number of thousands of digits'",
         ),
         # Milliseconds, whose unit was forgotten.
         (

@@ -48,6 +48,8 @@ def test_a_large_file_is_not_read_whole(tmp_path):
         ("a:\n  b: 1\n  b: 1\n", "is not YAML in line 3: the key 'b' stands here a second time"),
         ("[" * 20_000, "is not YAML: cannot be parsed"),
         ("a: 2026-13-45", "is not YAML: cannot be parsed"),
+        *[(f"a: {odd}", "is not YAML: cannot be parsed") for odd in ("!!bool x", '!!int ""', "!!timestamp x")],
+        ("? [a]\n: 1\n", "is not YAML: cannot be parsed"),
         ("- a", "must be a mapping, not 'list'"),
     ],
 )

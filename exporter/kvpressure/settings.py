@@ -51,13 +51,22 @@ def parse(what: dataclasses.Field[Any], given: object, where: str) -> Any:  # no
 
 def shown(given: object) -> str:
     """A value as the user wrote it, cut to a length that fits into a sentence."""
-    text = given if isinstance(given, str) else type(given).__name__ if isinstance(given, dict | list) else str(given)
+    text = type(given).__name__ if isinstance(given, dict | list) else _written(given)
     return repr(text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "...")
+
+
+def _written(given: object) -> str:
+    try:
+        return str(given)
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a number of thousands of digits"
 
 
 def _safe(kind: str, given: object) -> str:
     """The value, unless it can hold a secret: a header, or a URL with a user name or a query."""
-    secret = kind in ("headers", "webhook") or (kind in ("url", "origin") and ("@" in str(given) or "?" in str(given)))
+    secret = kind in ("headers", "webhook") or (
+        kind in ("url", "origin") and ("@" in _written(given) or "?" in _written(given))
+    )
     if secret:
         return "the value"
     flat = isinstance(given, list) and all(isinstance(item, str) for item in given)
@@ -91,7 +100,7 @@ def some_time(flag: str, text: str, example: str) -> float:
         seconds = duration(text)
     except ValueError:
         seconds = 0.0
-    if seconds <= 0.0:
+    if not 0.0 < seconds < math.inf:
         raise ConfigError(f'{flag}: {shown(text)} is not a duration over 0 like "{example}"')
     return seconds
 

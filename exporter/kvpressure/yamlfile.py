@@ -21,7 +21,8 @@ def read(path: str) -> dict[Any, Any]:
         raise ConfigError(f"{path}: cannot be read: {fault.strerror}") from fault
     except UnicodeDecodeError as fault:
         raise ConfigError(f"{path}: is not UTF-8 text") from fault
-    except (yaml.YAMLError, ValueError, RecursionError) as fault:
+    # The library's own constructors raise the others on a tag whose value is none of its kind.
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as fault:
         mark = getattr(fault, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark else ""
         problem = getattr(fault, "problem", None) or "cannot be parsed"

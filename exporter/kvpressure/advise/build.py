@@ -15,6 +15,7 @@ from kvpressure.advise.report_words import moment
 from kvpressure.advise.seen import AdviseError, Counted, Figure, Seen, Server, Slot
 from kvpressure.advise.sweep import Setting, Sweep, Traffic
 from kvpressure.advise.workload import Workload
+from kvpressure.lab.leap import Job
 from kvpressure.lab.model import Config, StepTime
 
 _SEQS = 256
@@ -142,7 +143,9 @@ def advise_on(workload: Workload, options: Options) -> Advice:
         "as the workload states it" if workload.step else "of an 8B model on a 24 GB card: give step_time to change it"
     )
     config = config_of(workload.server, step)
-    unlimited = () if all(job.limit for job in workload.jobs(0)) else (_UNLIMITED,)
+    jobs = workload.jobs(0)
+    unlimited = () if all(job.limit for job in jobs) else (_UNLIMITED,)
+    refused = _refused(jobs, config.max_request_tokens)
     bare = Advice(
         model="",
         engine="",
@@ -150,7 +153,7 @@ def advise_on(workload: Workload, options: Options) -> Advice:
         begin=None,
         end=None,
         conclusion="",
-        have=have_of(workload.server, workload.jobs(0), workload.seconds),
+        have=have_of(workload.server, jobs, workload.seconds),
         limit="unknown",
         limit_says=_UNOBSERVED if workload.step else f"{_UNOBSERVED} {_USUAL_STEP}",
         evidence=(),
@@ -161,8 +164,8 @@ def advise_on(workload: Workload, options: Options) -> Advice:
         need=None,
         changes=(),
         settings=None,
-        notes=(*workload.notes, *assumed(workload.server), *unlimited, _PREFIXES, _OFFLOADING),
-        period=f"The workload, {workload.seconds / 60:g} minutes of it, was simulated with {options.seeds} seeds.",
+        notes=(*workload.notes, *refused, *assumed(workload.server), *unlimited, _PREFIXES, _OFFLOADING),
+        period=f"The workload, {workload.seconds:g} s of it, was simulated with {options.seeds} seeds.",
         targets=str(options.targets),
         target_per_thousand=options.targets.per_thousand,
         target_ttft=options.targets.ttft,
@@ -170,6 +173,19 @@ def advise_on(workload: Workload, options: Options) -> Advice:
     )
     with Sweep(config, workload, workload.seconds, options.seeds, done=options.done, cores=options.cores) as sweep:
         return _simulated(bare, sweep, _present(workload.server, workload, options), options.targets)
+
+
+def _refused(jobs: Sequence[Job], most: int) -> tuple[str, ...]:
+    """What must be said of prompts that vLLM would not take."""
+    number = sum(job.prompt >= most for job in jobs)
+    if not number:
+        return ()
+    which = f"{number:,} of {len(jobs):,} prompts have no room for an answer within the {most:,} tokens of a request"
+    if 2 * number > len(jobs):
+        raise AdviseError(
+            f"{which}, so vLLM refuses most of this workload: give shorter ones, or a longer max_model_len"
+        )
+    return (f"{which}. vLLM refuses these; here they were shortened.",)
 
 
 def config_of(server: Server, step: StepTime) -> Config:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvpressure.advise.advice import Change, Need
+from kvpressure.advise.advice import Band, Change, Need
 from kvpressure.advise.seen import Figure
 from kvpressure.advise.sweep import SURE, Setting, Sweep
 
@@ -209,6 +209,13 @@ def admissions() -> list[Candidate]:
     ]
 
 
+def _fewer(now: Band, then: Band) -> str:
+    """By how much, where it shows: in most runs nothing may be preempted before and after."""
+    if round(now.middle) == round(then.middle) and round(now.high) != round(then.high):
+        return f"preemptions per thousand in the worst tenth of the runs {now.high:,.0f} -> {then.high:,.0f}"
+    return f"preemptions per thousand {now.middle:,.0f} -> {then.middle:,.0f}"
+
+
 def change(of: Candidate, sweep: Sweep, targets: Targets) -> Change:
     """What the model says of one."""
     then = sweep.outcome(of.setting)
@@ -218,7 +225,7 @@ def change(of: Candidate, sweep: Sweep, targets: Targets) -> Change:
     else:
         what = "Ends it" if ends else "Does not end it"
     now = sweep.outcome(NOTHING.setting)
-    less = f"preemptions per thousand {now.per_thousand.middle:,.0f} -> {then.per_thousand.middle:,.0f}"
+    less = _fewer(now.per_thousand, then.per_thousand)
     wait = f"TTFT p95 {seconds(now.ttft_p95.middle)} -> {seconds(then.ttft_p95.middle)}"
     slow = "" if prompt else f", and first tokens come later than the target of {targets.ttft:g} s"
     return Change(of.key, of.title, of.how, of.price, then, ends, prompt, f"{what}: {less}, {wait}{slow}.")

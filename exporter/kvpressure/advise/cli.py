@@ -29,6 +29,7 @@ from kvpressure.advise.told import Told, added
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it: 128 and the number of the signal."""
 _MOST_SEEDS = 100
+_MOST_COUNT = 100_000_000
 _MOST_PER_THOUSAND = 1_000_000
 
 
@@ -260,5 +261,7 @@ def _count(text: str) -> int:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{settings.shown(text)} is not a whole number") from None
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+        raise argparse.ArgumentTypeError(f"{settings.shown(text)} is less than 1")
+    if value > _MOST_COUNT:
+        raise argparse.ArgumentTypeError(f"{settings.shown(text)} is more than {_MOST_COUNT:,}")
     return value

@@ -94,7 +94,8 @@ def size(given: object, where: str) -> float:
     Raises:
         AdviseError: it is no such size; the sentence starts with `where`.
     """
-    text = str(given).strip() if isinstance(given, str | int | float) and not isinstance(given, bool) else ""
+    known = isinstance(given, str | float) or (isinstance(given, int) and abs(given) <= _LARGEST)
+    text = str(given).strip() if known and not isinstance(given, bool) else ""
     parts = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,12})?|\.[0-9]{1,12}) ?([GMgm]?(?:[iI]?[bB])?)", text, re.ASCII)
     if parts is None or parts[2].upper() not in _UNITS:
         raise AdviseError(f'{where} must be a size like "48", "48GB", "48GiB" or "900MB"')

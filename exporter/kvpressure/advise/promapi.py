@@ -80,6 +80,11 @@ class Prometheus:
             raise AdviseError(str(fault)) from fault
         if authorization:
             self._session.headers["Authorization"] = authorization
+        # A proxy made for looking for faults answers with what it was sent.
+        secrets = {authorization, authorization.partition(" ")[2], *(value for _, value in access.headers)}
+        if access.user:
+            secrets.add(read_secret("prometheus-password-file", access.password_file))
+        self._secrets = sorted(secrets - {""}, key=len, reverse=True)
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -118,13 +123,14 @@ class Prometheus:
             raise AdviseError(f"{self.url}: {_odd(status)}")
         if answer["status"] == "error":
             raise AdviseError(
-                f"{self.url} refused a query: {_plain(answer.get('error'))} (query: {parameters['query']})"
+                f"{self.url} refused a query: {self._said(answer.get('error'))} (query: {parameters['query']})"
             )
-        for warning in answer.get("warnings") or ():
-            self._note(f"Prometheus warned: {_plain(warning)}.")
+        warnings = answer.get("warnings")
+        for warning in warnings if isinstance(warnings, list) else ():
+            self._note(f"Prometheus warned: {self._said(warning)}.")
         try:
-            return [_series(one) for one in answer["data"]["result"]]
-        except (KeyError, TypeError, ValueError, AttributeError):
+            return [series for series in map(_series, answer["data"]["result"]) if series.points]
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise AdviseError(f"{self.url}: its answer is not what Prometheus' API gives") from None
 
     def _fetch(self, url: str, parameters: dict[str, str]) -> tuple[int, bytes]:
@@ -142,6 +148,13 @@ class Prometheus:
                 if time.monotonic() - start > self._timeout:
                     raise requests.Timeout
         return answer.status_code, bytes(body)
+
+    def _said(self, text: object) -> str:
+        """What Prometheus says, without what it was told in confidence."""
+        said = str(text)
+        for secret in self._secrets:
+            said = said.replace(secret, "***")
+        return _plain(said)
 
     def _proxies(self) -> dict[str, str]:
         """The proxy that the environment names for this address, if any."""
@@ -222,7 +235,8 @@ def _json(body: bytes) -> dict[str, Any] | None:
 
 def _series(one: Mapping[str, Any]) -> Series:
     points = one["values"] if "values" in one else [one["value"]]
-    labels = {str(name): str(value) for name, value in one["metric"].items()}
+    # JSON can have halves of characters, which nothing can be asked for by.
+    labels = {_whole(name): _whole(value) for name, value in one["metric"].items()}
     return Series(labels, tuple((float(t), float(value)) for t, value in points))
 
 
@@ -267,6 +281,10 @@ def _reason(fault: Exception, timeout: float) -> str:
         if "NewConnectionError" in repr(fault):
             return "nothing accepts a connection there; is Prometheus running, and is the port right?"
     return "the answer was broken off"
+
+
+def _whole(text: object) -> str:
+    return str(text).encode("utf-8", "replace").decode()
 
 
 def _plain(text: object) -> str:

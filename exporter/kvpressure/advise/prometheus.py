@@ -216,8 +216,8 @@ def _server(api: Prometheus, place: Place, other: Place | None, when: _Range, to
     found = api.at(replicas, when.last)
     count = (
         Figure(found[0].points[-1][1], "engines", replicas)
-        if found
-        else Figure(None, "engines", f"{replicas} is empty")
+        if found and 1.0 <= found[0].points[-1][1] < math.inf
+        else Figure(None, "engines", f"{replicas} is empty, or no number of engines")
     )
     cache, where = _upstream_cache(api, other, when)
     if place.prefix:
@@ -231,7 +231,7 @@ def _server(api: Prometheus, place: Place, other: Place | None, when: _Range, to
         setup = replace(setup, block_size=Figure(size, "tokens", f"label block_size of {info}"))
     series = selector(signals.KV_CAPACITY_TOKENS.metric, place.of_engine())
     capacity = api.at(series, when.last)
-    if not capacity:
+    if not capacity or not 0.0 < capacity[0].points[-1][1] < math.inf:
         return setup, []
     setup = replace(setup, capacity=Figure(capacity[0].points[-1][1], "tokens", series))
     return setup, _changed(api, series, when)

@@ -13,6 +13,7 @@ from kvpressure.advise.report_sections import sections
 from kvpressure.tables import plain
 
 _WIDEST = 110  # longer lines are hard to read
+_LEAST = 20  # nothing can be set in less
 _GAP = 2
 _NARROWEST = 14  # of the first column of a wide table
 
@@ -25,7 +26,7 @@ def text(advice: Advice, width: int | None = None) -> str:
         advice: what is advised.
         width: characters per line; that of the terminal where it is None (100 where there is none), at most 110.
     """
-    width = min(width or shutil.get_terminal_size((100, 24)).columns, _WIDEST)
+    width = max(_LEAST, min(width or shutil.get_terminal_size((100, 24)).columns, _WIDEST))
     name = report.title(advice)
     title = f"Capacity advice for {name}" if name else "Capacity advice"
     head = (_wrapped(title, width), _wrapped(report.about(advice), width))

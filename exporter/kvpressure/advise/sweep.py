@@ -7,9 +7,11 @@ forty whether nine of ten are good.
 
 import math
 import multiprocessing
+import multiprocessing.connection
 import os
 import random
 import signal
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -214,8 +216,17 @@ class _World:
 _worlds: list[_World] = []
 
 
+def _end_with_parent() -> None:
+    """Whoever is killed cannot tell his processes to end."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+
 def _begin(config: Config, traffic: Traffic, seconds: float) -> None:
     # Whatever else runs on the machine comes first; Ctrl-C is for the one who started all of this.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(_NICE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _worlds[:] = [_World(config, traffic, seconds)]

@@ -20,6 +20,7 @@ LARGEST = 64 * 1024 * 1024
 """Bytes."""
 MOST_REQUESTS = 1_000_000
 MOST_TOKENS = 10_000_000
+_LONGEST = 7 * 86_400.0  # seconds, as of a workload
 """Of a prompt, or of an answer."""
 
 _NEEDED = ("arrival", "prompt", "answer")
@@ -53,6 +54,8 @@ def read(path: str) -> tuple[Job, ...]:
         raise AdviseError(f"{path}: has no requests; {_WHAT}")
     found.sort(key=lambda job: job.arrival)
     start = found[0].arrival
+    if not found[-1].arrival - start <= _LONGEST:
+        raise AdviseError(f"{path}: its requests come over more than {_LONGEST / 86_400:g} days; give a part of it")
     return tuple(Job(job.arrival - start, job.prompt, job.answer, job.limit) for job in found)
 
 

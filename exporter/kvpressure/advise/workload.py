@@ -16,6 +16,8 @@ from kvpressure.lab.model import StepTime
 from kvpressure.settings import ConfigError, setting
 
 _LENGTHS = ("prompt", "answer")
+_SHORTEST = 60.0
+"""Seconds that a trace is looked at, at the least: what befalls requests that come at once comes afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +95,10 @@ class Workload:
         return [self._fitted(at, traffic.prompt.draw(chance), traffic.answer.draw(chance)) for at in times]
 
     def _fitted(self, at: float, prompt: int, answer: int) -> Job:
-        """A request that vLLM would take: the end of a tail beyond ``max_model_len`` is cut off."""
+        """A request with no longer answer than vLLM gives. What prompt it does not take is told by whoever advises."""
         most = int(self.server.max_model_len.value or 0)
-        if not most:
+        if not most or prompt >= most:
             return Job(at, prompt, answer, self.max_tokens)
-        prompt = min(prompt, most - 1)
         return Job(at, prompt, min(answer, most - prompt), min(self.max_tokens, most - prompt))
 
 
@@ -158,6 +159,5 @@ def _traced(content: Mapping[Any, Any], keys: _Keys, path: str) -> tuple[float, 
         raise AdviseError(f"{path}: {stray[0]} says nothing beside trace, which tells each request; leave it out")
     jobs = traces.read(str(Path(path).parent / (keys.trace or "")))
     if keys.seconds is None:
-        # A window without length could not be looked at.
-        return max(1.0, jobs[-1].arrival), jobs
+        return max(_SHORTEST, jobs[-1].arrival), jobs
     return keys.seconds, tuple(job for job in jobs if job.arrival < keys.seconds)
