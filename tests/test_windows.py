@@ -31,12 +31,22 @@ def test_window_is_that_of_all_readings(gaps, window, late):
 
 
 def test_history_is_bounded():
-    """An hour at one sample a second leaves no more rows than the longest window and one trim hold."""
+    """An hour at one sample a second leaves no more rows than the longest window holds, and the one it starts at."""
     history = History(900.0)
     for second in range(3600):
         history.append(float(second), Totals())
 
-    assert 900 < len(history) <= 900 + 1 + 256
+    assert len(history) == 901
+
+
+def test_an_engine_that_comes_and_goes_leaves_no_more():
+    """Fifteen readings every 200 s: those of the last five times and the one the window starts at."""
+    history = History(900.0)
+    for visit in range(40):
+        for second in range(15):
+            history.append(200.0 * visit + second, Totals())
+
+    assert len(history) == 5 * 15 + 1
 
 
 def test_short_history_starts_at_first_reading():

@@ -5,8 +5,6 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-_TRIM = 256
-
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
@@ -103,9 +101,9 @@ class History:
         self._times.append(t)
         self._rows.append(totals.pack())
         self.last = totals
-        # The row that a window of `keep` starts at stays; trimming now and then keeps appending cheap.
+        # The row that a window of `keep` starts at stays.
         oldest = bisect_right(self._times, t - self._keep) - 1
-        if oldest >= _TRIM:
+        if oldest > 0:
             del self._times[:oldest]
             del self._rows[:oldest]
 
