@@ -365,7 +365,7 @@ def test_whole_is_with_vllm_up():
 
 
 def test_memory_that_grows_has_a_slope():
-    """The line begins behind the first two rounds; with too few rounds nothing is said."""
+    """The line begins where the sidecar holds all that it ever keeps; with too few rounds nothing is said."""
     grown = [(600.0 * n, 50e6 + (2 * report.MIB if n > 1 else 0) + report.MIB * 0.05 * n) for n in range(10)]
 
     assert pytest.approx(0.3) == report.slope(grown)

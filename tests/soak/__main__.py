@@ -45,17 +45,18 @@ class Run:
         self._until = until
         self._lane = Lane(name)
         self._failures: Counter[str] = Counter()
-        self._rests: list[tuple[float, float]] = []
+        self._began = 0.0
         self._paced: set[str] = set()
         self._judged: Judge | None = None
 
     def run(self, folder: Path, port: int) -> Lane:
         """Go through the faults, until the time is over."""
-        lane, began = self._lane, time.monotonic()
+        lane = self._lane
         place = folder / lane.name
         place.mkdir()
         # A preemption now and then, but in one lane only: right after one, users who pause page nobody.
         preempts = 100 if lane.name == "vllm" else 0
+        self._began = time.monotonic()
         with stage(place, port, preempts=preempts, few_files=lane.name == "machine") as running:
             while True:
                 self._round(running)
@@ -65,8 +66,8 @@ class Run:
                 lane.complaints.append(f"it ended with status {running.sidecar.returncode}")
         log = (place / "sidecar.log").read_text(encoding="utf-8", errors="replace")
         lane.complaints += [defect for defect in _DEFECTS if defect in log]
-        lane.minutes = (time.monotonic() - began) / 60
-        lane.slope = report.slope(self._rests)
+        lane.minutes = (time.monotonic() - self._began) / 60
+        lane.slope = report.slope(lane.rests)
         lane.failures = dict(self._failures) if lane.rounds > 1 else {}
         lane.paced = sorted(self._paced)
         return lane
@@ -82,7 +83,7 @@ class Run:
             tried.append((fault, _go_through(running, fault)))
         time.sleep(_REST)
         resting = [size for t, size in running.scraper.memory if t > time.monotonic() - _REST]
-        self._rests.append((time.monotonic(), min(resting, default=0.0)))
+        self._lane.rests.append((time.monotonic() - self._began, min(resting, default=0.0)))
         self._judge(running, tried, skipped)
         self._lane.rounds += 1
 

@@ -14,6 +14,8 @@ RESULTS = ROOT / "docs" / "reliability" / "soak.json"
 SLOPE = 0.1
 """MiB an hour that the sidecar's memory may grow by, after the first minutes."""
 MIB = 1024 * 1024
+FILLS = 900.0
+"""Seconds for which the sidecar keeps readings: until then its memory grows because it must."""
 BUSY = 1.0
 """Seconds from which a machine is too busy to tell who is late."""
 _HEADER = ("fault", "lasted", "absent meanwhile", "whole again after", "pages, 15 times as long", "memory", "wrong")
@@ -67,7 +69,8 @@ class Lane:
         complaints: what its log says of a defect.
         rows: its faults, of the last time round where it went through them more than once.
         rounds: how many times it went through them.
-        slope: MiB an hour that its memory grew by after the first rounds; None where it did not run for long enough.
+        slope: MiB an hour that its memory grew by once it was full; None where it did not run for long enough.
+        rests: at the end of every round, seconds since the first began and bytes of its own pages.
         failures: faults that failed in any round, with the number of rounds.
     """
 
@@ -78,6 +81,7 @@ class Lane:
     rows: list[Row] = field(default_factory=list)
     rounds: int = 0
     slope: float | None = None
+    rests: list[tuple[float, float]] = field(default_factory=list)
     failures: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -92,12 +96,12 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
     The straight line through memory over time, in MiB an hour.
 
     Args:
-        points: seconds and bytes, one of each round.
+        points: seconds since the first round began and bytes, one of each round.
 
     Returns:
-        None for fewer than four rounds behind the first two, in which caches fill.
+        None for fewer than four rounds after the time in which memory fills.
     """
-    late = points[2:]
+    late = [(t, size) for t, size in points if t > FILLS]
     if len(late) < 4:
         return None
     middle = sum(t for t, _ in late) / len(late)
