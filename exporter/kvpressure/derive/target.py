@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 
 from kvpressure.config import Config
-from kvpressure.derive.availability import Reason, reasons, unavailable
+from kvpressure.derive.availability import reasons, unavailable
 from kvpressure.derive.duty import Duty
 from kvpressure.derive.snapshot import Snapshot, StreamSnapshot
 from kvpressure.derive.state import LONGEST_WINDOW, UNOBSERVED_AFTER, EngineState
@@ -19,7 +19,7 @@ from kvpressure.derive.summary import preempted, summarise
 from kvpressure.signals import CATALOGUE
 from kvpressure.signals_streams import TAP_SHARE
 from kvpressure.vllm.metrics import ExpositionReader
-from kvpressure.vllm.reading import EngineKey, ExpositionError, Taken
+from kvpressure.vllm.reading import EngineKey, EngineReading, ExpositionError, Taken
 from kvpressure.vllm.stream import SOURCES, LogFacts, Source, TapFacts
 
 FORGET_AFTER = LONGEST_WINDOW
@@ -72,8 +72,8 @@ class Target:
         self._refused_at: float | None = None
         """When the latest of them was tried, on the clock of streams."""
         self._offset = 0.0
-        self._unavailable: dict[str, tuple[str, ...]] = {}
-        self._reasons: dict[str, tuple[Reason, ...]] = {}
+        self._read: list[EngineReading] | None = None
+        """What the last good sample held; None before there was one."""
         self._model_names: frozenset[str] = frozenset()
         self._other_names: set[str] = set()
         given = frozenset(sources)
@@ -123,9 +123,7 @@ class Target:
             self._restarted(self._refused_at)
         self._errors.update(problems)
         self._forget(t, exposition.readings.keys())
-        readings = list(exposition.readings.values())
-        self._unavailable = unavailable(readings)
-        self._reasons = reasons(readings, self._unavailable)
+        self._read = list(exposition.readings.values())
         self._model_names = frozenset(name for name, _ in exposition.readings if name) or self._model_names
         self._up, self._took, self._last_good = True, took, t
         self._refusals, self._refused_at = 0, None
@@ -173,6 +171,7 @@ class Target:
             whole: add a window "whole", over everything since the first reading.
         """
         fresh = self._fresh(t)
+        missing = unavailable(self._read) if self._read is not None else {}
         if len(self._model_names) == 1:
             for streams in self.streams.values():
                 streams.ensure(*self._model_names)
@@ -185,10 +184,8 @@ class Target:
                 )
                 for _, state in sorted(self._states.items())
             ),
-            unavailable=self._unavailable
-            if self.streams
-            else self._unavailable | dict.fromkeys(_OF_STREAMS, _NO_STREAMS),
-            reasons=self._reasons,
+            unavailable=missing if self.streams else missing | dict.fromkeys(_OF_STREAMS, _NO_STREAMS),
+            reasons=reasons(self._read, missing) if self._read is not None else {},
             samples=self._samples,
             errors=dict(self._errors),
             took=self._took,
