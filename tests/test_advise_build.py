@@ -1,5 +1,6 @@
 """What to do first: the conclusion holds both targets, and agrees with what stands below it."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -99,6 +100,16 @@ def test_a_broken_target_is_something_to_change(late):
     assert "Nothing is preempted, but first tokens come late" in late.conclusion
     assert "--max-num-seqs 16" in late.conclusion
     assert "memory" not in late.conclusion.lower()
+
+
+def test_a_queue_that_grows_for_ever_is_told_of(late, described):
+    """Of three requests a second a batch of four serves one, and two wait; of one that serves all nothing is said."""
+    (share,) = re.findall(
+        r"of every 100 requests (\d+) were added to the queue, which grows for as long", late.conclusion
+    )
+    served = advise_on(described(LATE.replace("seqs: 4", "seqs: 64")), Options(seeds=1))
+    assert 55 < int(share) < 75
+    assert "added to the queue" not in served.conclusion
 
 
 def test_a_larger_batch_is_tried_until_first_tokens_are_in_time(late):

@@ -1,11 +1,13 @@
 """``kvpressure advise`` as it is typed."""
 
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jsonschema
@@ -91,6 +93,27 @@ def test_a_capacity_by_arithmetic_replaces_the_server_s(tmp_path, capsys):
         ),
         (["--prometheus", NOBODY, "--html", str(ROOT)], "cannot be written: it is a folder"),
         (["--prometheus", "http://127.0.0.1:9", "--range", "0"], "--range"),
+        (["--workload", str(EXAMPLE), "--range", "1h"], "--range is of use only with --prometheus; leave it out"),
+        (
+            ["--workload", str(EXAMPLE), "--model", "m"],
+            "--model is of use only with --prometheus or --recording; leave",
+        ),
+        (["--workload", str(EXAMPLE), "--engine", "0"], "--engine is of use only with --prometheus or --recording; le"),
+        (["--recording", "/nowhere", "--range", "1h"], "--range is of use only with --prometheus; leave it out"),
+        (
+            ["--recording", "/nowhere", "--prometheus-header", "X-Key: SECRET"],
+            "--prometheus-header is of use only with --prometheus; leave it out",
+        ),
+        (
+            ["--workload", str(EXAMPLE), "--prometheus-insecure-skip-verify"],
+            "--prometheus-insecure-skip-verify is of use only with --prometheus; leave it out",
+        ),
+        (["--workload", ""], "--workload is given without a value"),
+        (["--recording", ""], "--recording is given without a value"),
+        (["--prometheus", "", "--range", "1h"], "--prometheus is given without a value"),
+        (["--workload", str(EXAMPLE), "--range", ""], "--range is given without a value"),
+        (["--workload", str(EXAMPLE), "--model-config", ""], "--model-config is given without a value"),
+        (["--workload", str(EXAMPLE), "--html", ""], "--html is given without a value"),
     ],
 )
 def test_bad_input_is_one_sentence(words, sentence, capsys):
@@ -99,6 +122,15 @@ def test_bad_input_is_one_sentence(words, sentence, capsys):
     err = capsys.readouterr().err
     assert sentence in err
     assert err.count("\n") == 1
+
+
+def test_gpus_without_their_memory_are_refused(tmp_path, capsys):
+    """How many GPUs share the model says nothing where the memory of one is not told."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(LLAMA), encoding="utf-8")
+    words = ["advise", "--workload", str(EXAMPLE), "--model-config", str(config), "--tensor-parallel", "2"]
+    assert cli.main(words) == cli.USAGE
+    assert "--tensor-parallel is of use only together with --gpu-memory, --util" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -155,6 +187,32 @@ def test_whoever_is_killed_takes_his_simulations_along(tmp_path):
         process.kill()
         process.communicate()
     wait_for(lambda: not _of_session(process.pid), 30)
+
+
+def test_ctrl_c_waits_for_no_simulation(tmp_path):
+    """
+    It ends the simulations as they are born and while they run, and says so in one line.
+
+    One run of this takes minutes: whoever waited for one would be late by far. Ctrl-C goes to all of a terminal's
+    processes, so those that simulate get it, too.
+    """
+    slow = tmp_path / "slow.yml"
+    slow.write_text(
+        "seconds: 7d\nrate: 1.5\nprompt: {mean: 100}\nanswer: {mean: 4000}\n"
+        "server: {blocks: 100000, block_size: 16, max_model_len: 5000}\n"
+    )
+    command = [sys.executable, "-m", "kvpressure", "advise", "--workload", str(slow), "--seeds", "100"]
+    for later in (0.0, 0.1, 3.0):
+        with subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=ENVIRONMENT, start_new_session=True) as one:
+            wait_for(lambda number=one.pid: len(_of_session(number)) > 2, 60)
+            time.sleep(later)
+            os.killpg(one.pid, signal.SIGINT)
+            try:
+                out, err = one.communicate(timeout=20)
+            finally:
+                os.killpg(one.pid, signal.SIGKILL)
+        assert (one.returncode, out, err) == (130, "", "kvpressure advise: interrupted\n")
+        wait_for(lambda number=one.pid: not _of_session(number), 20)
 
 
 def _of_session(number):

@@ -99,7 +99,7 @@ def test_quantiles_have_one_rule_each():
     assert quantile(Counted((10.0, float("inf")), (0.0, 0.0), 0.0), 0.5) is None
     values = list(range(100, 0, -1))
     ran = Outcome(
-        1.0, 0, 0, 0, 0, 0, 0, (), 0, 0, tuple(float(v) for v in values), 0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0
+        1.0, 0, 0, 0, 0, 0, 0, 0, (), 0, 0, tuple(float(v) for v in values), 0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0
     )
     for share in (0.01, 0.5, 0.95, 0.99, 1.0):
         assert ranked(values, share) == ran.ttft(share)

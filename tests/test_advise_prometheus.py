@@ -472,6 +472,35 @@ def test_silent_server():
             seen_by(address, access=Access(timeout=0.2))
 
 
+@pytest.mark.parametrize(
+    "begin",
+    [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"HTTP/1.1 200 OK\r\n\r\n"],
+)
+def test_answer_that_drips(begin):
+    """A head, the length of a part, or a body that comes by the byte is given up as silence is."""
+    over = threading.Event()
+
+    def drip():
+        with contextlib.suppress(OSError), listening.accept()[0] as asking:
+            asking.recv(65536)
+            asking.sendall(begin)
+            while not over.wait(0.02):
+                asking.sendall(b"a")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        # Whatever happens, it ends: else a fault would hold up all tests.
+        threading.Timer(20, over.set).start()
+        try:
+            with pytest.raises(AdviseError, match=r"it did not answer within 0\.5 s; choose a shorter range"):
+                seen_by(address, access=Access(timeout=0.5))
+        finally:
+            over.set()
+            dripping.join()
+
+
 def test_credentials(tmp_path):
     """A token, a password and headers are sent as the files hold them; what was asked for stays in the error alone."""
     secret = tmp_path / "secret"

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from dataclasses import replace
 from itertools import count, pairwise
 from statistics import fmean, variance
 
@@ -9,7 +10,7 @@ import pytest
 
 from kvpressure.advise.drawn import Listed
 from kvpressure.advise.seen import AdviseError, Figure, Server
-from kvpressure.advise.sweep import Setting, Sweep, staying
+from kvpressure.advise.sweep import Setting, Sweep, simulated, staying
 from kvpressure.advise.workload import Poisson, Workload
 from kvpressure.lab.leap import Job
 from kvpressure.lab.model import Config
@@ -59,6 +60,26 @@ def test_more_than_nine_of_ten(bad, holds):
     light = workload(Poisson(1.0, 0, Listed((10,)), Listed((2,))), seconds=5.0)
     with Sweep(CONFIG, light, light.seconds, 10, cores=1) as sweep:
         assert sweep.holds(Setting(), lambda _: next(judged) >= bad) is holds
+
+
+GROWS = {
+    "more than is served": (Poisson(2.0, 0, Listed((10,)), Listed((300,))), True),
+    "a burst and more than is served": (Poisson(2.0, 60, Listed((10,)), Listed((300,))), True),
+    "a burst that is worked off": (Poisson(0.05, 60, Listed((10,)), Listed((300,))), False),
+    "a burst at the end": (tuple(Job(0.0 if i < 20 else 290.0, 10, 30) for i in range(220)), False),
+    "less than is served": (Poisson(0.3, 0, Listed((10,)), Listed((300,))), False),
+}
+"""Traffic on a batch of four, which serves some 0.7 requests of 300 tokens a second, and whether its queue grows."""
+
+
+@pytest.mark.parametrize("name", GROWS)
+def test_a_queue_grows_only_where_it_grows_all_the_time(name):
+    """One that a burst leaves is long at the end and shorter than before, or was not there before."""
+    traffic, grows = GROWS[name]
+    described = workload(traffic, seconds=300.0)
+    run = simulated(replace(CONFIG, max_num_seqs=4), described.jobs(0), Setting(), (0.0, 300.0), 0)
+
+    assert (run.queued > 0.1) is grows
 
 
 class Deadly:

@@ -78,6 +78,7 @@ def parse(*flags):
     [
         (["--web.listen-address", "8000"], "--web.listen-address '8000' is not HOST:PORT."),
         (["--web.listen-address", "localhost:99999"], "--web.listen-address 'localhost:99999' is not HOST:PORT."),
+        (["--web.listen-address", f":{'9' * 5000}"], f"--web.listen-address ':{'9' * 5000}' is not HOST:PORT."),
         (["--max-model-len", "9585"], "--max-model-len 9585 does not fit the KV cache of 9584 usable tokens."),
         (["--log.file", "/nonexistent/x"], "cannot write --log.file /nonexistent/x: no such file or directory."),
         (["--requests", "5"], "--requests is for users: name the server that they ask with --users."),

@@ -49,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--prometheus-insecure-skip-verify", action="store_true", help="accept any certificate")
 
 
+def given(args: argparse.Namespace) -> dict[str, object]:
+    """What was given for access, by its flag."""
+    found = {"--" + name.replace("_", "-"): value for name, value in vars(args).items()}
+    return {flag: value for flag, value in found.items() if flag.startswith("--prometheus-") and value}
+
+
 def access_of(args: argparse.Namespace) -> Access:
     """
     What the flags say.

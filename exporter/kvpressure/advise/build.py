@@ -1,6 +1,7 @@
 """The advice on what was seen: arithmetic first, then the model, which must first give what was observed."""
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -300,12 +301,13 @@ def _simulated(known: Advice, sweep: Sweep, present: Present, targets: Targets) 
         found.append(tried(seqs.fewer(settings.high)))
     found += [tried(each) for each in changes.admissions()]
     enough = least is not None and targets.prompt(sweep, Setting(blocks=least.blocks))
+    queued = statistics.median(run.queued for run in sweep.runs(Setting()))
     return replace(
         known,
         need=least,
         changes=tuple(found),
         settings=settings,
-        conclusion=conclusion(known, least, found, enough=enough),
+        conclusion=conclusion(known, least, found, enough=enough, queued=queued),
     )
 
 

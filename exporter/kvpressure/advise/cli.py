@@ -28,6 +28,8 @@ from kvpressure.advise.told import Told, added
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it: 128 and the number of the signal."""
+_NAMES = ("--prometheus", "--recording", "--workload", "--range", "--model-config", "--html", "--json")
+"""Flags that mean nothing without a text."""
 _MOST_SEEDS = 100
 _MOST_COUNT = 100_000_000
 _MOST_PER_THOUSAND = 1_000_000
@@ -45,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     access.add_arguments(parser)
 
     which = parser.add_argument_group("which engine, and when")
-    which.add_argument("--range", default="24h", metavar="DURATION", help="up to now, with --prometheus. Default: 24h.")
+    which.add_argument("--range", metavar="DURATION", help="up to now, with --prometheus. Default: 24h.")
     which.add_argument("--model", default="", help="model_name. Default: that of the engine with most preemptions.")
     which.add_argument("--engine", default="", help="its rank. Default: the one with most preemptions.")
 
@@ -97,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
         ConfigError: what was given cannot be used, or a file cannot be written.
     """
     try:
+        _check_source(args)
         _check_places(args)
         _tell(args, _advice(args))
     except AdviseError as fault:
@@ -126,6 +129,25 @@ def _written(args: argparse.Namespace, advice: Advice) -> Iterator[str]:
             Path(path).write_text(form(advice), encoding="utf-8")
         except OSError as fault:
             yield f"{path} cannot be written: {fault.strerror}"
+
+
+def _check_source(args: argparse.Namespace) -> None:
+    """
+    Whether all that was given is read with the source that was given.
+
+    Raises:
+        AdviseError: a flag would be passed over, or has no value.
+    """
+    for flag in _NAMES:
+        if getattr(args, flag.removeprefix("--").replace("-", "_")) == "":
+            raise AdviseError(f"{flag} is given without a value, as by a variable that is not set; give one")
+    observed = {"--model": args.model, "--engine": args.engine}
+    asked = {"--range": args.range, **access.given(args)}
+    unread = (("--prometheus or --recording", observed if args.workload else {}), ("--prometheus", asked))
+    for sources, flags in () if args.prometheus else unread:
+        for flag, value in flags.items():
+            if value:
+                raise AdviseError(f"{flag} is of use only with {sources}; leave it out")
 
 
 def _check_places(args: argparse.Namespace) -> None:
@@ -187,7 +209,7 @@ def _seen(args: argparse.Namespace) -> Seen:
 
     return prometheus.seen_by(
         args.prometheus,
-        range_seconds=settings.some_time("--range", args.range, "24h"),
+        range_seconds=settings.some_time("--range", args.range or "24h", "24h"),
         model=args.model,
         engine=args.engine,
         told=told,
@@ -224,6 +246,10 @@ def _capacity(args: argparse.Namespace, token: memory.PerToken, block_size: int)
     """The capacity by arithmetic; None where nothing for it is given."""
     parts = _parts(args)
     given = [flag for flag, value in parts.items() if value is not None]
+    if not given and args.tensor_parallel is not None:
+        raise AdviseError(
+            f"--tensor-parallel is of use only together with {', '.join(parts)}; give these or leave it out"
+        )
     if not given:
         return None
     missing = next((flag for flag in parts if flag not in given), None)

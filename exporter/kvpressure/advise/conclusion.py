@@ -6,8 +6,11 @@ from kvpressure.advise.advice import Advice, Change, Need, Shift
 from kvpressure.advise.changes import seconds
 from kvpressure.advise.report_words import moment, times
 
+_GROWS = 0.1
+"""The share of all requests from which a queue that grew by them is not one of chance."""
 
-def conclusion(known: Advice, least: Need | None, tried: Sequence[Change], *, enough: bool) -> str:
+
+def conclusion(known: Advice, least: Need | None, tried: Sequence[Change], *, enough: bool, queued: float = 0.0) -> str:
     """
     What to do first.
 
@@ -16,6 +19,7 @@ def conclusion(known: Advice, least: Need | None, tried: Sequence[Change], *, en
         least: the least memory that ends preemption; None where none does.
         tried: the changes with their outcomes, cheapest first. The first one is nothing.
         enough: whether first tokens come within their target with that memory.
+        queued: the share of all requests that the queue grew by, as things are.
     """
     now = tried[0]
     grown = "".join(f" {_grown(shift)}" for shift in known.shifts if shift.after > shift.before)
@@ -26,6 +30,11 @@ def conclusion(known: Advice, least: Need | None, tried: Sequence[Change], *, en
         says = _late(known, now, first)
     else:
         says = _preempting(least, first, enough=enough)
+    if queued > _GROWS:
+        says += (
+            f" As things are, more is asked than this server can serve: of every 100 requests {100 * queued:.0f} were "
+            "added to the queue, which grows for as long as such traffic lasts, and waiting times with it."
+        )
     if known.begin is None:
         # Nothing was seen that limits: what is assumed can wait until it is said what to do.
         return f"{says} {known.limit_says}"

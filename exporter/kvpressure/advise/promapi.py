@@ -3,9 +3,11 @@
 import base64
 import json
 import ssl
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -135,6 +137,26 @@ class Prometheus:
 
     def _fetch(self, url: str, parameters: dict[str, str]) -> tuple[int, bytes]:
         """Status and body, which is bounded in bytes and in time."""
+        # A head that drips, or the length of a part, is read by the library until its end: only another thread can be
+        # given up. Where it is, the program ends, and this thread with it.
+        ended: SimpleQueue[tuple[int, bytes] | Exception] = SimpleQueue()
+
+        def read() -> None:
+            try:
+                ended.put(self._read(url, parameters))
+            except Exception as fault:  # noqa: BLE001  # raised again where it is waited for
+                ended.put(fault)
+
+        threading.Thread(target=read, daemon=True).start()
+        try:
+            found = ended.get(timeout=self._timeout)
+        except Empty:
+            raise requests.Timeout from None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _read(self, url: str, parameters: dict[str, str]) -> tuple[int, bytes]:
         start = time.monotonic()
         with self._session.get(
             url, params=parameters, timeout=self._timeout, stream=True, allow_redirects=False

@@ -12,7 +12,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -84,6 +84,7 @@ class Run:
         usage: of the cache, mean.
         pinned: share of time.
         top_running: most at once.
+        queued: of the requests that came, the share that the queue grew by; 0 or less where it did not grow evenly.
     """
 
     per_thousand: float
@@ -95,6 +96,7 @@ class Run:
     usage: float
     pinned: float
     top_running: int
+    queued: float
 
 
 class Sweep:
@@ -126,6 +128,7 @@ class Sweep:
         self._done = done
         self._known: dict[tuple[Setting, int], Run] = {}
         self._batch = 2 * (cores or len(os.sched_getaffinity(0)))
+        self._others = set(multiprocessing.active_children())
         # Fresh processes: a fork would take along whatever traces, threads and sockets its parent has.
         self._pool = ProcessPoolExecutor(
             cores or len(os.sched_getaffinity(0)),
@@ -141,7 +144,10 @@ class Sweep:
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the processes; what they still had to do is dropped."""
+        """End the processes; what they still had to do is dropped, and after a fault what they are doing, too."""
+        if kind is not None:
+            for process in set(multiprocessing.active_children()) - self._others:
+                process.kill()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def runs(self, setting: Setting) -> tuple[Run, ...]:
@@ -168,7 +174,7 @@ class Sweep:
     def _of(self, setting: Setting, seeds: range) -> tuple[Run, ...]:
         new = [(setting, seed) for seed in seeds if (setting, seed) not in self._known]
         try:
-            for task, run in zip(new, self._pool.map(_run, new), strict=True):
+            for task, run in zip(new, self._begun(new), strict=True):
                 self._known[task] = run
         except BrokenProcessPool as fault:
             raise AdviseError(
@@ -176,6 +182,15 @@ class Sweep:
             ) from fault
         self._done()
         return tuple(self._known[setting, seed] for seed in seeds)
+
+    def _begun(self, tasks: Sequence[tuple[Setting, int]]) -> Iterator[Run]:
+        """Hand runs to the processes, which are started for it where they are not there yet."""
+        # Ctrl-C is for the one who started all of this: a process is born deaf to it, and never tells of it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return self._pool.map(_run, tasks)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def outcome(runs: Sequence[Run]) -> Outcome:
@@ -225,10 +240,9 @@ def _end_with_parent() -> None:
 
 
 def _begin(config: Config, traffic: Traffic, seconds: float) -> None:
-    # Whatever else runs on the machine comes first; Ctrl-C is for the one who started all of this.
+    # Whatever else runs on the machine comes first.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(_NICE)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _worlds[:] = [_World(config, traffic, seconds)]
 
 
@@ -261,6 +275,9 @@ def simulated(config: Config, jobs: Sequence[Job], setting: Setting, counted: tu
     sent = [_fitting(job, longest, setting.cap) for job in mine]
     admission = Admission(headroom=round(setting.headroom * changed.num_gpu_blocks), guaranteed=setting.guaranteed)
     result = leap(changed, sent, admission=admission, since=counted[0], until=counted[1])
+    # A queue that grows evenly is, on average, as far from its end as from nothing. One that a burst left is longer on
+    # average than at its end, and one of a burst at the end hardly was there.
+    grown = 2 * min(result.mean_waiting, result.waiting - result.mean_waiting)
     return Run(
         per_thousand=result.per_thousand,
         paused=result.paused_share,
@@ -271,6 +288,7 @@ def simulated(config: Config, jobs: Sequence[Job], setting: Setting, counted: tu
         usage=result.mean_usage,
         pinned=result.pinned,
         top_running=result.top_running,
+        queued=grown / max(1, result.arrived),
     )
 
 

@@ -20,8 +20,8 @@ LARGEST = 64 * 1024 * 1024
 """Bytes."""
 MOST_REQUESTS = 1_000_000
 MOST_TOKENS = 10_000_000
-_LONGEST = 7 * 86_400.0  # seconds, as of a workload
 """Of a prompt, or of an answer."""
+_LONGEST = 7 * 86_400.0  # seconds, as of a workload
 
 _NEEDED = ("arrival", "prompt", "answer")
 _LIMIT = "max_tokens"

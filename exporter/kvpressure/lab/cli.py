@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 from dataclasses import replace
@@ -160,7 +161,8 @@ def _config(scenario: Scenario, args: argparse.Namespace) -> Config:
 def _address(text: str) -> tuple[str, int]:
     """Host and port of ``HOST:PORT``; an empty host is every interface."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004 - the highest TCP port
+    # Of thousands of digits Python makes no number.
+    if not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:  # noqa: PLR2004 - the highest TCP port
         raise UsageError(f"--web.listen-address {text!r} is not HOST:PORT.")
     return host.removeprefix("[").removesuffix("]"), int(port)
 

@@ -122,6 +122,7 @@ class Tally:
             refused=self.refused,
             left=self.left,
             running=self.running,
+            waiting=self.waiting,
             preemptions=sum(count for _, count in self.preemption_times),
             preemption_times=tuple(self.preemption_times),
             streamed=self.streamed,

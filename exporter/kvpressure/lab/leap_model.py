@@ -58,6 +58,7 @@ class Outcome:
         refused: requests that could never fit.
         left: requests whose users saw no first token in time.
         running: requests in the batch at the end.
+        waiting: requests in the queue at the end, preempted ones too.
         preemptions: times that a running request lost its blocks.
         preemption_times: end of each step that preempted, in model seconds, and how many requests it preempted.
         streamed: requests that got at least one token.
@@ -81,6 +82,7 @@ class Outcome:
     refused: int
     left: int
     running: int
+    waiting: int
     preemptions: int
     preemption_times: tuple[tuple[float, int], ...]
     streamed: int
