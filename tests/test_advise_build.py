@@ -112,6 +112,15 @@ def test_a_queue_that_grows_for_ever_is_told_of(late, described):
     assert "added to the queue" not in served.conclusion
 
 
+@pytest.mark.parametrize("seeds", [1, 5])
+@pytest.mark.parametrize("text", [LATE, CUT], ids=["late", "cut"])
+def test_a_progress_bar_is_full_when_the_simulations_are_over(text, seeds, described):
+    """It counts runs, of which each seed takes about a hundred, however many are made at once."""
+    steps = []
+    advise_on(described(text), Options(seeds=seeds, done=lambda: steps.append(1)))
+    assert 0.5 < len(steps) / (build.RUNS * seeds) < 1.4
+
+
 def test_a_larger_batch_is_tried_until_first_tokens_are_in_time(late):
     """Twice and four times as many at once, before all that costs memory or money."""
     keys = [change.key for change in late.changes]

@@ -202,7 +202,7 @@ def test_ctrl_c_waits_for_no_simulation(tmp_path):
         "server: {blocks: 100000, block_size: 16, max_model_len: 5000}\n"
     )
     command = [sys.executable, "-m", "kvpressure", "advise", "--workload", str(slow), "--seeds", "100"]
-    for later in (0.0, 0.1, 3.0):
+    for later in (0.0, 0.05, 0.1, 3.0):
         with subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=ENVIRONMENT, start_new_session=True) as one:
             wait_for(lambda number=one.pid: len(_of_session(number)) > 2, 60)
             time.sleep(later)

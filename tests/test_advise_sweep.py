@@ -65,11 +65,11 @@ def test_more_than_nine_of_ten(bad, holds):
 GROWS = {
     "more than is served": (Poisson(2.0, 0, Listed((10,)), Listed((300,))), True),
     "a burst and more than is served": (Poisson(2.0, 60, Listed((10,)), Listed((300,))), True),
-    "a burst that is worked off": (Poisson(0.05, 60, Listed((10,)), Listed((300,))), False),
+    "a burst that is being worked off": (Poisson(0.05, 500, Listed((10,)), Listed((300,))), False),
     "a burst at the end": (tuple(Job(0.0 if i < 20 else 290.0, 10, 30) for i in range(220)), False),
     "less than is served": (Poisson(0.3, 0, Listed((10,)), Listed((300,))), False),
 }
-"""Traffic on a batch of four, which serves some 0.7 requests of 300 tokens a second, and whether its queue grows."""
+"""Traffic on a batch of four, which serves one request of 300 tokens a second, and whether its queue grows."""
 
 
 @pytest.mark.parametrize("name", GROWS)
@@ -90,6 +90,31 @@ class Deadly:
     def jobs(self, _seed):
         """Nobody comes back from here."""
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Packed:
+    """Traffic that notes, whenever it is packed for another process, whether Ctrl-C is heard then."""
+
+    run_in = 0.0
+
+    def __init__(self):
+        self.heard = []
+
+    def __getstate__(self):
+        self.heard.append(signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+        return {}
+
+    def jobs(self, _seed):
+        """One user."""
+        return [Job(0.0, 10, 2)]
+
+
+def test_traffic_is_packed_once_while_ctrl_c_is_heard():
+    """A trace of a million requests takes seconds to be packed: once for all processes, and not deaf to Ctrl-C."""
+    traffic = Packed()
+    with Sweep(CONFIG, traffic, 1.0, 4, cores=2) as sweep:
+        assert len(sweep.runs(Setting())) == 4
+    assert traffic.heard == [True]
 
 
 def test_a_process_that_is_killed():

@@ -190,13 +190,14 @@ def test_the_service_monitors_job_is_not_its_name():
     assert NAME == service["metadata"]["labels"][monitor["spec"]["jobLabel"]]
 
 
-def test_both_monitors_ask_as_often():
-    """The scrape interval of the configuration is that of both."""
-    config = BundleConfig(kubernetes=KubernetesConfig(scrape_interval=20.0))
+@pytest.mark.parametrize(("seconds", "text"), [(20.0, "20s"), (1.5, "1s500ms"), (60.0, "1m")])
+def test_both_monitors_ask_as_often(seconds, text):
+    """The scrape interval of the configuration is that of both, in Prometheus' own words, which know no fraction."""
+    config = BundleConfig(kubernetes=KubernetesConfig(scrape_interval=seconds))
 
     (pods,) = kubernetes.pod_monitor(config)["spec"]["podMetricsEndpoints"]
     (services,) = kubernetes.service_monitor(config)["spec"]["endpoints"]
-    assert pods == services == {"port": NAME, "interval": "20s"}
+    assert pods == services == {"port": NAME, "interval": text}
 
 
 # --- the lock -------------------------------------------------------------------------------------------------------

@@ -238,6 +238,15 @@ def test_next_steps(given, runbook, steps):
     assert (runbook, steps) == (found.runbook, len(found.steps))
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [(STORM, True), ({"verdict": "concurrency_cap"}, True), ({"verdict": "stall_elsewhere"}, False), ({}, False)],
+)
+def test_where_to_learn_how_far(given, named):
+    """Advice to change the memory or the cap names the command that says by how much; other advice does not."""
+    assert any("kvpressure advise" in step for step in next_steps(case(**given)).steps) is named
+
+
 def test_concurrency_cap_names_its_bound():
     """Who raises the cap is told where the cache ends."""
     assert (

@@ -63,7 +63,7 @@ class Options:
         seeds: runs of the model for each setting.
         token_bytes: bytes of KV cache per token, where the model's config.json was given.
         cores: processes at once; None for all.
-        done: is called now and then, as runs are over.
+        done: is called after each run of the model.
     """
 
     targets: Targets = field(default_factory=Targets)
@@ -73,8 +73,8 @@ class Options:
     done: Callable[[], None] = lambda: None
 
 
-RUNS = 250
-"""About as often `done` is called: for a progress bar."""
+RUNS = 100
+"""About as many runs are made for each of the seeds: for a progress bar."""
 
 
 def advise(seen: Seen, options: Options) -> Advice:

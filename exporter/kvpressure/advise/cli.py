@@ -189,13 +189,13 @@ def _advice(args: argparse.Namespace) -> Advice:
         server = _with(added(described.server, _told(args)), args, token)
         each = token.bytes if token else described.token_bytes
         notes = (*described.notes, *(token.notes if token else ()))
-        with Progress("Simulating", build.RUNS) as progress:
+        with Progress("Simulating", build.RUNS * args.seeds) as progress:
             options = Options(targets, args.seeds, each, done=progress.step)
             return build.advise_on(replace(described, server=server, notes=notes), options)
     seen = _seen(args)
     notes = (*seen.notes, *(token.notes if token else ()))
     seen = replace(seen, server=_with(seen.server, args, token), notes=notes)
-    with Progress("Simulating", build.RUNS) as progress:
+    with Progress("Simulating", build.RUNS * args.seeds) as progress:
         each = token.bytes if token else Options().token_bytes
         return build.advise(seen, Options(targets, args.seeds, each, done=progress.step))
 

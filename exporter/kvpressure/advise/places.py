@@ -1,6 +1,6 @@
 """Which engines a Prometheus knows, by the sidecar's series and by vLLM's own."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kvpressure import signals
@@ -132,9 +132,6 @@ def beside(place: Place, others: Iterable[Place]) -> Place | None:
         if near:
             return None
     return alike[0] if len(alike) == 1 else None
-
-
-_Same = Callable[[Mapping[str, str], Mapping[str, str]], bool]
 
 
 def _same_pod(one: Mapping[str, str], other: Mapping[str, str]) -> bool:

@@ -9,6 +9,7 @@ import math
 import multiprocessing
 import multiprocessing.connection
 import os
+import pickle
 import random
 import signal
 import threading
@@ -108,7 +109,7 @@ class Sweep:
         traffic: what users ask.
         seconds: that each run counts.
         seeds: runs of each setting whose figures are told; where something is decided, four times as many.
-        done: is called now and then, as runs are over.
+        done: is called after each run.
         cores: processes at once; None for all that this process may use.
     """
 
@@ -134,7 +135,8 @@ class Sweep:
             cores or len(os.sched_getaffinity(0)),
             mp_context=multiprocessing.get_context("spawn"),
             initializer=_begin,
-            initargs=(config, traffic, seconds),
+            # Packed once, and here: a long trace takes seconds, in which Ctrl-C must be heard.
+            initargs=(pickle.dumps(_World(config, traffic, seconds)),),
         )
 
     def __enter__(self) -> Self:
@@ -176,11 +178,11 @@ class Sweep:
         try:
             for task, run in zip(new, self._begun(new), strict=True):
                 self._known[task] = run
+                self._done()
         except BrokenProcessPool as fault:
             raise AdviseError(
                 "a simulation was ended from outside, as where memory is short; free some, or give fewer --seeds"
             ) from fault
-        self._done()
         return tuple(self._known[setting, seed] for seed in seeds)
 
     def _begun(self, tasks: Sequence[tuple[Setting, int]]) -> Iterator[Run]:
@@ -239,11 +241,11 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _begin(config: Config, traffic: Traffic, seconds: float) -> None:
+def _begin(world: bytes) -> None:
     # Whatever else runs on the machine comes first.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(_NICE)
-    _worlds[:] = [_World(config, traffic, seconds)]
+    _worlds[:] = [pickle.loads(world)]  # noqa: S301  # of our own parent
 
 
 def _run(task: tuple[Setting, int]) -> Run:

@@ -128,8 +128,6 @@ LINE = {
 WITH_LIMIT = LINE | {"thresholdsStyle": {"mode": "dashed"}}
 """Thresholds are drawn as dashed lines."""
 
-STEPPED = LINE | {"lineInterpolation": "stepAfter"}
-
 
 FROM_ZERO = (Step(None, UNKNOWN), Step(0, GOOD))
 

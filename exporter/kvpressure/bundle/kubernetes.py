@@ -11,6 +11,7 @@ from typing import Any
 
 from kvpressure.bundle import routes, rules
 from kvpressure.bundle.config import BundleConfig
+from kvpressure.bundle.promql import duration
 
 PORT = 10938
 """Where the sidecar listens."""
@@ -62,7 +63,7 @@ def pod_monitor(config: BundleConfig) -> dict[str, Any]:
         "spec": {
             "namespaceSelector": {"any": True},
             "selector": {"matchLabels": POD_LABELS},
-            "podMetricsEndpoints": [{"port": PORT_NAME, "interval": f"{config.kubernetes.scrape_interval:g}s"}],
+            "podMetricsEndpoints": [{"port": PORT_NAME, "interval": duration(config.kubernetes.scrape_interval)}],
         },
     }
 
@@ -101,7 +102,7 @@ def service_monitor(config: BundleConfig) -> dict[str, Any]:
         "spec": {
             "jobLabel": _NAME_LABEL,
             "selector": {"matchLabels": {_NAME_LABEL: _JOB}},
-            "endpoints": [{"port": PORT_NAME, "interval": f"{config.kubernetes.scrape_interval:g}s"}],
+            "endpoints": [{"port": PORT_NAME, "interval": duration(config.kubernetes.scrape_interval)}],
         },
     }
 

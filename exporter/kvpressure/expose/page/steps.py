@@ -15,6 +15,7 @@ STALL, DOWN, MISSING = "KVPressureStallElsewhere", "KVPressureVLLMDown", "KVPres
 PAUSING = "KVPressureRequestsPausing"
 RUNBOOKS = (STORM, CHURN, MEMORY_BOUND, STALL, DOWN, MISSING, PAUSING)
 """The alerts whose runbooks the page leads to."""
+_HOW_FAR = "Run kvpressure advise to learn how far to go."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,12 @@ def _kv_memory(case: Case) -> Next:
     # What is in use already is no advice.
     fp8 = "fp8" in case.engine.cache_dtype.lower()
     burst = "Has load just arrived? Then wait some minutes: a burst settles by itself. If it does not:"
+    memory = "More memory for the cache: a higher --gpu-memory-utilization, sharding, or another replica."
     steps = (
         burst if case.engine.regime == "onset" else None,
         "Cap max_tokens at what the product needs: no restart; longer answers are cut off.",
         None if fp8 else "FP8 KV cache (--kv-cache-dtype fp8), after an accuracy check: about twice the capacity.",
-        "More memory for the cache: a higher --gpu-memory-utilization, sharding, or another replica.",
+        f"{memory} {_HOW_FAR}",
         "Only then a lower --max-num-seqs: it moves the wait into the queue. Raising it makes this worse.",
     )
     return Next(tuple(step for step in steps if step), _pressure_runbook(case))
@@ -73,7 +75,8 @@ def _concurrency_cap(case: Case) -> Next:
     to = ""
     if evidence is not None and evidence.seats is not None:
         to = f", at most towards the {words.count(round(evidence.seats))} that the cache seats"
-    return Next((f"Raise --max-num-seqs step by step{to}, and watch for preemptions.",), MEMORY_BOUND)
+    step = f"Raise --max-num-seqs step by step{to}, and watch for preemptions."
+    return Next((f"{step} {_HOW_FAR}",), MEMORY_BOUND)
 
 
 def _healthy(case: Case) -> Next:
