@@ -156,7 +156,7 @@ $(VENV)/.image: $(VENV)/.dev
 	@touch $@
 
 # A real vLLM on the CPU: two gigabytes, and a quarter of an hour.
-e2e-vllm: $(VENV)/.e2e tools ## hold the sidecar against a real vLLM (VLLM=0.32.0)
+e2e-vllm: $(VENV)/.dev ## hold the sidecar against a real vLLM (VLLM=0.32.0)
 	@tests/e2e/setup.sh $(VLLM) $(E2E)/$(VLLM)
 	@$(BIN)/python -m tests.e2e $(E2E)/$(VLLM)
 
@@ -172,4 +172,4 @@ $(VENV)/.e2e: $(VENV)/.dev
 	@touch $@
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .cache .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis bench/results
+	rm -rf $(VENV) .cache .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis bench/results kvpressure.cdx.json

@@ -1,5 +1,4 @@
-# small helpers, named for what they do
-"""A certificate authority for the tests of both sides of TLS, a log that can be read back, and interrupts for all."""
+"""What many tests share: a certificate authority, a log that can be read back, recordings, an exposition of vLLM's."""
 
 import datetime as dt
 import functools
@@ -124,7 +123,6 @@ _SERIES = {
     "awake": 'engine_sleep_state{%s,sleep_state="awake"}',
     "preemptions": "num_preemptions_total{%s}",
     "finished": 'request_success_total{%s,finished_reason="stop"}',
-    "length": 'request_success_total{%s,finished_reason="length"}',
     "tokens": "generation_tokens_total{%s}",
 }
 _FIXTURES = Path(__file__).parent / "fixtures"

@@ -3,7 +3,7 @@ A real vLLM with the sidecar beside it: ``make e2e-vllm``, and the experiments b
 
 Not part of ``make test``: the server takes two gigabytes and the experiments an hour. `setup.sh` installs it, `stand`
 starts the processes, `play` sends users and keeps what they and the sidecar saw, and the other modules each answer one
-question: `experiments`, `accuracy`, `cost`, `likeness`, `drift`.
+question: `experiments`, `overnight`, `accuracy`, `likeness`, `cost`, `followed`, `drift`. `report` makes the page.
 """
 
 import sys

@@ -13,8 +13,8 @@ from pathlib import Path
 
 _SHORT = (
     ("drift", "--package", "{site}"),
-    ("experiments", "{home}", "--only", "control", "not_preemption", "--out", "{scratch}/short.json.gz"),
-    ("accuracy", "{home}", "--requests", "400", "--out", "{scratch}/accuracy.json"),
+    ("experiments", "{home}", "--only", "control", "not_preemption", "--out", "{home}/short.json.gz"),
+    ("accuracy", "{home}", "--requests", "400", "--out", "{home}/accuracy.json"),
 )
 _ALL = (
     ("experiments", "{home}"),
@@ -33,8 +33,10 @@ def main() -> int:
     parser.add_argument("home", type=Path, help="what tests/e2e/setup.sh made")
     parser.add_argument("--all", action="store_true", help="all experiments, and their page")
     args = parser.parse_args()
-    (site,) = (args.home / "venv" / "lib").glob("python3*/site-packages")
-    words = {"home": str(args.home), "site": str(site), "scratch": str(args.home)}
+    site = next((args.home / "venv" / "lib").glob("python3*/site-packages"), None)
+    if site is None:
+        parser.error(f"there is no vLLM in {args.home}: run tests/e2e/setup.sh VERSION {args.home} first")
+    words = {"home": str(args.home), "site": str(site)}
     failed = []
     for name, *flags in _ALL if args.all else _SHORT:
         began = time.monotonic()

@@ -26,8 +26,7 @@ from kvpressure.lab.scenarios import SCENARIOS
 from kvpressure.lab.workload import Length, Phase, Workload
 
 from . import play
-from .experiments import SCRATCH
-from .stand import ROOT, Server, sidecar, vllm
+from .stand import ROOT, SCRATCH, Server, sidecar, vllm
 
 RESULTS = ROOT / "docs" / "experiments" / "accuracy.json"
 INTERVALS = (1.0, 5.0, 15.0)

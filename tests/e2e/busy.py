@@ -105,8 +105,8 @@ class Users:
             for each in asking:
                 each.cancel()
             await asyncio.gather(*asking, return_exceptions=True)
-            for each in ended:
-                each.result()
+            for one in ended:
+                one.result()
 
     async def _one(self, session: aiohttp.ClientSession, chance: random.Random) -> None:
         while True:

@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvpressure import tables
@@ -29,12 +29,11 @@ from kvpressure.signals_exporter import SAMPLES
 
 from . import play
 from .busy import Slice, Users
-from .experiments import SCRATCH
-from .stand import ROOT, SLOWER, Server, Sidecar, Vllm, sidecar, vllm
+from .stand import ROOT, SCRATCH, SLOWER, Server, Sidecar, Vllm, sidecar, vllm
 
 RESULTS = ROOT / "docs" / "experiments" / "cost.json"
 
-_SEQS = 16
+_SERVER = Server(blocks=1004, seqs=16, log=False, flags=SLOWER)
 _USERS = 24
 _FILL = 5.0  # seconds until the batch is full
 _SETTLE = 0.3  # seconds after a change that count for nothing
@@ -138,7 +137,7 @@ def logged(home: Path, rounds: int) -> tuple[list[Slice], list[Slice]]:
         servers = []
         for log in (False, True):
             place = SCRATCH / ("logging" if log else "plain")
-            server = both.enter_context(vllm(home, Server(blocks=1004, seqs=_SEQS, log=log, flags=SLOWER), place))
+            server = both.enter_context(vllm(home, replace(_SERVER, log=log), place))
             play.warm(server)
             os.killpg(server.process.pid, signal.SIGSTOP)
             both.callback(os.killpg, server.process.pid, signal.SIGCONT)
@@ -162,7 +161,7 @@ def _chatted(server: Vllm) -> Slice:
 
 def per_sample(home: Path) -> tuple[float, float]:
     """CPU seconds of a sample on a vLLM that has nothing else to do: vLLM's beyond its idling, and the sidecar's."""
-    with vllm(home, Server(blocks=1004, seqs=_SEQS, log=False, flags=SLOWER), SCRATCH) as server:
+    with vllm(home, _SERVER, SCRATCH) as server:
         play.warm(server)
         time.sleep(_FILL)
         before = server.cpu_seconds()
@@ -183,14 +182,14 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=120, help="of slices with and without a sidecar")
     parser.add_argument("--pairs", type=int, default=15, help="of slices without and with the request log")
     args = parser.parse_args()
-    with vllm(args.home, Server(blocks=1004, seqs=_SEQS, log=False, flags=SLOWER), SCRATCH) as server:
+    with vllm(args.home, _SERVER, SCRATCH) as server:
         play.warm(server)
         found = watched(server, args.rounds)
     plain, with_log = logged(args.home, args.pairs)
-    cpu = per_sample(args.home)
+    theirs, ours = per_sample(args.home)
     rows = [_row(way, slices, found[NOBODY]) for way, slices in found.items() if way != NOBODY]
     rows.append(_row(LOGGED, with_log, plain))
-    samples = [(f"{theirs * 1000:.1f} ms", f"{ours * 1000:.1f} ms") for theirs, ours in (cpu,)]
+    samples = [(f"{theirs * 1000:.1f} ms", f"{ours * 1000:.1f} ms")]
     print(tables.text(HEADER, rows))
     print(tables.text(SAMPLE_HEADER, samples))
     RESULTS.parent.mkdir(parents=True, exist_ok=True)

@@ -110,7 +110,7 @@ def formats(source: Source) -> Formats:
         for level, template in _logged(tree):
             kinds = sorted({kind for message in _filled(template, streamed) for kind in _read(header, message)})
             found.setdefault((template, level), Format(template, level, tuple(kinds)))
-    read = text_message((_line(header, "hello")).encode()) == b"hello"
+    read = text_message(_line(header, "hello").encode()) == b"hello"
     return Formats(header, read, tuple(found[key] for key in sorted(found)))
 
 

@@ -131,6 +131,11 @@ class _Case:
     release: Version | None
     source: bool
 
+    @property
+    def told_of(self) -> str:
+        """The engine of the table's claims: Ray's families and the Rust front end's are V1's."""
+        return "V0" if self.engine == "V0" else "V1"
+
 
 def compare(found: Families, engine: str, release: Version | None, *, source: bool) -> list[Row]:
     """
@@ -173,17 +178,16 @@ def _wanted(family: Family, case: _Case) -> list[Alias]:
     """The spellings that must be there, the one to prefer first."""
     if case.release is None:
         return [] if all(claim.last for claim in claims(family.aliases[0])) else [family.aliases[0]]
-    engine = "V0" if case.engine == "V0" else "V1"
     return [
         alias
         for alias in family.aliases
-        if any(claim.covers(case.release, engine) and not claim.hidden for claim in claims(alias))
+        if any(claim.covers(case.release, case.told_of) and not claim.hidden for claim in claims(alias))
     ]
 
 
 def _hidden(alias: Alias, case: _Case) -> bool:
     release = case.release or ()
-    return any(claim.hidden and claim.covers(release, case.engine) for claim in claims(alias))
+    return any(claim.hidden and claim.covers(release, case.told_of) for claim in claims(alias))
 
 
 def _absent(family: Family, wanted: Sequence[Alias], case: _Case) -> Row:

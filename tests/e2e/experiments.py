@@ -16,9 +16,8 @@ from typing import Any
 from kvpressure import tables
 
 from . import plan, play
-from .stand import ROOT, sidecar, vllm
+from .stand import ROOT, SCRATCH, sidecar, vllm
 
-SCRATCH = ROOT / ".cache" / "e2e" / "scratch"
 _STATISTICS = re.compile(r"^.*Running: [0-9]+ reqs.*$", re.MULTILINE)
 RESULTS = ROOT / "docs" / "experiments" / "results.json.gz"
 
@@ -49,7 +48,6 @@ def main() -> int:
 def run(home: Path, setting: plan.Setting) -> play.Run:
     """One run, on a server of its own, with a sidecar that sees metrics and token stream."""
     with vllm(home, setting.server, SCRATCH) as server:
-        # A first request pays for what vLLM does once.
         with sidecar(server, tap=True) as beside:
             play.warm(server)
             seen, _ = play.play(

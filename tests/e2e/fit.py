@@ -30,7 +30,7 @@ STAMP = "t=%(created).6f"
 """How a logging configuration makes lines begin with when they were printed."""
 
 _STEP = re.compile(
-    r"(?:t=(?P<at>[0-9.]+) .*?)?Iteration\(\d+\): (?P<requests>\d+) context requests, (?P<context>\d+) context tokens, "
+    r"(?:t=(?P<at>[0-9.]+) .*?)?Iteration\(\d+\): \d+ context requests, (?P<context>\d+) context tokens, "
     r"(?P<decoding>\d+) generation requests, \d+ generation tokens, iteration elapsed time: (?P<ms>[0-9.]+) ms"
 )
 _FEWEST = 100  # steps; with less a stall or two decide

@@ -17,9 +17,9 @@ from kvpressure.advise.told import Told
 from kvpressure.lab.workload import Length, Phase, Workload
 
 from . import play
-from .experiments import SCRATCH
+from .experiments import seconds
 from .overnight import Recorder
-from .stand import ROOT, SLOWER, Server, vllm
+from .stand import BATCHED, ROOT, SCRATCH, SLOWER, Server, vllm
 
 RESULTS = ROOT / "docs" / "experiments" / "followed.json"
 HEADER = ("KV blocks", "is", "preemptions per 1000", "paused", "TTFT p99", "promised")
@@ -28,7 +28,7 @@ _BLOCKS = 60
 _LENGTH, _SEQS = 1024, 256
 _RATE, _SECONDS = 2.0, 180.0
 _LOAD = Workload((Phase(_SECONDS, _RATE, Length(96, 0.4), Length(300, 0.4)),), patience=3600.0)
-_TARGET = 5.0
+_TARGET = Options().targets.per_thousand
 
 
 def run(home: Path, blocks: int, seed: int) -> tuple[play.Run, Recorder]:
@@ -51,7 +51,7 @@ def main() -> int:
         recorder.rows,
         source="a real vLLM",
         slot=5.0,
-        told=Told(max_num_seqs=_SEQS, max_model_len=_LENGTH, max_num_batched_tokens=2048),
+        told=Told(max_num_seqs=_SEQS, max_model_len=_LENGTH, max_num_batched_tokens=BATCHED),
     )
     advice = advise(seen, Options())
     print(advice.conclusion)
@@ -62,12 +62,13 @@ def main() -> int:
     if advice.need is None:
         print("NOT AS EXPECTED: nothing was advised")
         return 1
+    smaller = round(0.75 * advice.need.blocks)
     after, _ = run(args.home, advice.need.blocks, seed=2)
-    less, _ = run(args.home, round(0.75 * advice.need.blocks), seed=2)
+    less, _ = run(args.home, smaller, seed=2)
     rows = [
         _row(_BLOCKS, "what there was", before, ""),
         _row(advice.need.blocks, "advised", after, _promised(advice)),
-        _row(round(0.75 * advice.need.blocks), "a quarter less", less, ""),
+        _row(smaller, "a quarter less", less, ""),
     ]
     print(tables.text(HEADER, rows))
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
@@ -80,8 +81,8 @@ def main() -> int:
 
 
 def _row(blocks: int, what: str, done: play.Run, promised: str) -> tuple[str, ...]:
-    ttft = "-" if done.ttft[1] is None else f"{done.ttft[1]:.2f} s"
-    return (f"{blocks}", what, f"{done.per_thousand:.0f}", f"{done.paused_share:.0%}", ttft, promised)
+    told = f"{done.per_thousand:.0f}", f"{done.paused_share:.0%}", seconds(done.ttft[1])
+    return (f"{blocks}", what, *told, promised)
 
 
 def _promised(advice: Advice) -> str:

@@ -21,8 +21,7 @@ from kvpressure.lab.simulate import simulate
 from kvpressure.lab.workload import Length, Phase, Workload
 
 from . import fit, play
-from .experiments import SCRATCH
-from .stand import BLOCK, ROOT, Server, sidecar, vllm
+from .stand import BATCHED, BLOCK, ROOT, SCRATCH, Server, sidecar, vllm
 
 RESULTS = ROOT / "docs" / "experiments" / "likeness.json"
 FACTOR = 2.0
@@ -30,7 +29,6 @@ FACTOR = 2.0
 POINTS = 0.15
 """By how much the pinned share may differ."""
 
-_BATCHED = 2048  # tokens that vLLM's CPU build computes in a step at most, by default
 _ASYNC = False  # the CPU platform schedules synchronously
 _FEW = 10  # preemptions; a factor of smaller numbers says nothing
 
@@ -146,7 +144,7 @@ def on_lab(server: Server, load: Workload, time: StepTime, runs: int) -> Seen:
         block_size=BLOCK,
         max_model_len=server.length,
         max_num_seqs=server.seqs,
-        max_num_batched_tokens=_BATCHED,
+        max_num_batched_tokens=BATCHED,
         async_scheduling=_ASYNC,
         step_time=time,
     )

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,8 +27,7 @@ from kvpressure.lab.workload import Length, Phase, Workload
 from kvpressure.recording import Row
 
 from . import play
-from .experiments import SCRATCH
-from .stand import ROOT, Server, Vllm, vllm
+from .stand import ROOT, SCRATCH, Server, Vllm, vllm
 
 RESULTS = ROOT / "docs" / "experiments" / "overnight.json"
 SHIFT, STORM = "KVPressureOutputLengthShift", "KVPressurePreemptionStorm"
@@ -88,27 +88,35 @@ def recorded(home: Path) -> Iterator[tuple[int, play.Run, list[Row]]]:
 
 
 class Recorder:
-    """Keeps a server's metrics, every second, while the block lasts."""
+    """
+    Keeps a server's metrics, every second, while the block lasts.
+
+    Raises:
+        requests.RequestException: at the end of the block: an answer was missing, so the rows are not whole.
+    """
 
     def __init__(self, server: Vllm) -> None:
         self.rows: list[Row] = []
         self._server = server
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._record)
+        self._pool = ThreadPoolExecutor(1)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._recording = self._pool.submit(self._record)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._thread.join()
+        self._pool.shutdown()
+        self._recording.result()
 
     def _record(self) -> None:
         while not self._over.wait(1.0):
             began = time.time()
-            body = requests.get(f"{self._server.url}/metrics", timeout=30).text
-            kept = "\n".join(line for line in body.splitlines() if line.startswith("vllm:") and "_created" not in line)
+            answer = requests.get(f"{self._server.url}/metrics", timeout=30)
+            answer.raise_for_status()
+            lines = answer.text.splitlines()
+            kept = "\n".join(line for line in lines if line.startswith("vllm:") and "_created" not in line)
             self.rows.append(Row(began, kept + "\n", time.time() - began))
 
 

@@ -26,8 +26,8 @@ class Setting:
         name: within its group.
         server: what vLLM is started with.
         workload: what users do.
-        requests: how many they send; None where time ends it.
-        duration: seconds after which they stop, if it does.
+        requests: how many they send, if they are not gone before.
+        duration: seconds after which they go, whatever is still open; None where they stay to the end.
         watch: seconds to watch the sidecar when they are gone.
         fits: requests that the cache seats, if the experiment says so.
     """
@@ -35,7 +35,7 @@ class Setting:
     name: str
     server: Server
     workload: Workload
-    requests: int | None
+    requests: int
     duration: float | None
     watch: float
     fits: float | None

@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import math
 import resource
-import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,7 +12,8 @@ from typing import Any
 
 import aiohttp
 
-from kvpressure.lab.truth import PAUSE_SECONDS, Record
+from kvpressure.lab.simulate import PAUSE_SECONDS
+from kvpressure.lab.truth import Record
 from kvpressure.lab.users import Plan, Users
 from kvpressure.lab.workload import Length, Phase, Workload
 
@@ -105,11 +105,6 @@ class Run:
         return self.counted - self.asked
 
     @property
-    def peak_running(self) -> float:
-        """Most requests that ran at once."""
-        return max((point.running or 0.0 for point in self.points), default=0.0)
-
-    @property
     def peak_waiting(self) -> float:
         """Longest queue."""
         return max((point.waiting or 0.0 for point in self.points), default=0.0)
@@ -137,7 +132,7 @@ def play(  # noqa: PLR0913  # each is a choice of the experiment
     server: Vllm,
     sidecar: Sidecar | None,
     workload: Workload,
-    requests: int | None,
+    requests: int,
     *,
     seed: int = 0,
     duration: float | None = None,
@@ -151,7 +146,7 @@ def play(  # noqa: PLR0913  # each is a choice of the experiment
         server: whom they ask, where there is no tap.
         sidecar: whose tap they ask, and whose state is kept.
         workload: what they do.
-        requests: how many they send; None where `duration` ends it.
+        requests: how many they send, if they are not gone before.
         seed: decides when they come and what they ask.
         duration: seconds after which they leave.
         chat: ask for chat completions, else for completions of token ids.
@@ -262,9 +257,3 @@ def percentile(values: Iterable[float], share: float) -> float | None:
     """By nearest rank; None where there are none."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
-
-
-def median(values: Iterable[float | None]) -> float | None:
-    """Of those that are known; None where none is."""
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None

@@ -20,7 +20,7 @@ from .stand import ROOT
 PAGE = ROOT / "docs" / "experiments.md"
 FOLDER = RESULTS.parent
 
-_INK, _STORM, _CALM, _GREY = style.INK, style.RED, style.BLUE, style.GREY
+_INK, _STORM, _CALM = style.INK, style.RED, style.BLUE
 _REGIMES = {"calm": "#dfeee2", "onset": "#fdf0d2", "churn": "#f8d9d6", "unknown": "#eeeeee"}
 
 
@@ -105,8 +105,8 @@ def plot_step_down(runs: Mapping[str, Run], settings: Sequence[plan.Setting]) ->
     x = [runs[setting.name].preemptions for setting in order]
     y = [runs[setting.name].ttft[0] or 0.0 for setting in order]
     axes.plot(x, y, color=_CALM, marker="o")
-    for setting, *at in zip(order, x, y, strict=True):
-        axes.annotate(f"  {setting.server.seqs}", at, color=_INK, size=9)
+    for setting, right, up in zip(order, x, y, strict=True):
+        axes.annotate(f"  {setting.server.seqs}", (right, up), color=_INK, size=9)
     axes.set_title("max-num-seqs: preemptions against waiting")
     axes.set_xlabel("preemptions of 120 requests")
     axes.set_ylabel("median time to first token, s")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,16 @@ from commands import free_port
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+SCRATCH = ROOT / ".cache" / "e2e" / "scratch"
+"""Where servers write what they print and log."""
 LOGGING = ROOT / "deploy" / "kubernetes" / "parts" / "log" / "vllm-logging.json"
 """The logging configuration that goes into pods; so it is tried here too."""
 DELTAS = ("--enable-log-requests", "--enable-log-outputs", "--enable-log-deltas", "--max-log-len", "0")
 """What makes vLLM log every chunk, without its text."""
 BLOCK = 32
 """Tokens per block: vLLM's CPU attention wants a multiple of it."""
+BATCHED = 2048
+"""Tokens that vLLM's CPU build computes in a step at most, by default."""
 
 SLOWER = ("--hf-overrides", json.dumps({"num_hidden_layers": 32}))
 """
@@ -108,12 +112,11 @@ class Sidecar:
     url: str
     tap: str
     process: subprocess.Popen[bytes]
-    last: dict[str, Any] = field(default_factory=dict)
 
     def state(self) -> dict[str, Any]:
         """Its state now."""
-        self.last = requests.get(f"{self.url}/api/v1/state", timeout=10).json()
-        return self.last
+        state: dict[str, Any] = requests.get(f"{self.url}/api/v1/state", timeout=10).json()
+        return state
 
     def metrics(self) -> str:
         """Its exposition now."""
@@ -225,7 +228,10 @@ def sidecar(  # each is a choice of the experiment
         yield Sidecar(url, f"http://127.0.0.1:{port}" if tap else "", process)
     finally:
         process.terminate()
-        process.wait(_SIDECAR_SECONDS)
+        try:
+            process.wait(_SIDECAR_SECONDS)
+        finally:
+            process.kill()
 
 
 def _logging(path: Path, stamp: str) -> Mapping[str, Any]:
