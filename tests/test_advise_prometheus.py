@@ -19,6 +19,7 @@ import pytest
 from advise_past import BEGIN, END, LENGTH, past
 from alert_traces import Engine, made_up
 from commands import free_port
+from dripping import BEGINNINGS, dripping
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -472,33 +473,11 @@ def test_silent_server():
             seen_by(address, access=Access(timeout=0.2))
 
 
-@pytest.mark.parametrize(
-    "begin",
-    [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"HTTP/1.1 200 OK\r\n\r\n"],
-)
+@pytest.mark.parametrize("begin", BEGINNINGS)
 def test_answer_that_drips(begin):
     """A head, the length of a part, or a body that comes by the byte is given up as silence is."""
-    over = threading.Event()
-
-    def drip():
-        with contextlib.suppress(OSError), listening.accept()[0] as asking:
-            asking.recv(65536)
-            asking.sendall(begin)
-            while not over.wait(0.02):
-                asking.sendall(b"a")
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        dripping = threading.Thread(target=drip)
-        dripping.start()
-        # Whatever happens, it ends: else a fault would hold up all tests.
-        threading.Timer(20, over.set).start()
-        try:
-            with pytest.raises(AdviseError, match=r"it did not answer within 0\.5 s; choose a shorter range"):
-                seen_by(address, access=Access(timeout=0.5))
-        finally:
-            over.set()
-            dripping.join()
+    with dripping(begin) as address, pytest.raises(AdviseError, match=r"it did not answer within 0\.5 s; choose a sh"):
+        seen_by(address, access=Access(timeout=0.5))
 
 
 def test_credentials(tmp_path):

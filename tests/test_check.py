@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import free_port, kvpressure
+from dripping import BEGINNINGS, dripping
 
 FIXTURES = Path(__file__).parent / "fixtures"
 REAL = (FIXTURES / "lab" / "vllm-0.32.0.prom").read_text(encoding="utf-8")
@@ -156,6 +157,16 @@ def test_nobody_there():
         f"kvpressure check: {url}: nothing accepts a connection there; is vLLM running, and is the port right?\n"
         == said.stderr
     )
+
+
+@pytest.mark.parametrize("begin", BEGINNINGS)
+def test_an_answer_that_drips(begin):
+    """A head, the length of a part, or a body that comes by the byte is given up as silence is."""
+    with dripping(begin) as address:
+        said = kvpressure("check", f"{address}/metrics", "--vllm.timeout", "0.5s")
+
+    assert (1, "") == (said.returncode, said.stdout)
+    assert f"{address}/metrics: it did not answer in time (vllm.timeout)" in said.stderr
 
 
 def test_headers_and_token_are_sent(tmp_path):

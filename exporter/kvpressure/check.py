@@ -16,7 +16,7 @@ from kvpressure.derive.availability import unavailable
 from kvpressure.family import PREFIX
 from kvpressure.settings import ConfigError
 from kvpressure.signals import CATALOGUE
-from kvpressure.transport import NamedAdapter, UnixAdapter
+from kvpressure.transport import NamedAdapter, UnixAdapter, within
 from kvpressure.vllm import advice
 from kvpressure.vllm.metrics import ExpositionReader
 from kvpressure.vllm.reading import EngineKey, EngineReading, Exposition, ExpositionError
@@ -51,7 +51,9 @@ def look(config: Config) -> Report:
     with requests.Session() as session:
         _prepare(session, config.vllm)
         try:
-            body, took = _fetch(session, config.vllm)
+            began = time.monotonic()
+            body = within(config.vllm.timeout, lambda: _fetch(session, config.vllm))
+            took = time.monotonic() - began
         except requests.RequestException as fault:
             return _unreachable(config.vllm.url, _reason(fault, config.vllm))
         except urllib3.exceptions.TimeoutError:
@@ -95,30 +97,31 @@ def _prepare(session: requests.Session, config: VllmConfig) -> None:
         session.cert = (config.cert_file, config.key_file)
 
 
-def _fetch(session: requests.Session, config: VllmConfig) -> tuple[str, float]:
-    """The body, capped, and the seconds that it took."""
-    start = time.monotonic()
+def _fetch(session: requests.Session, config: VllmConfig) -> str:
+    """The body, capped."""
     with session.get(config.url, timeout=config.timeout, stream=True, allow_redirects=False) as answer:
         if answer.status_code != requests.codes.ok:
             raise _Refused(f"it answered with status {answer.status_code}")
         body = bytearray()
-        # Not iter_content: that waits for a whole chunk, however slowly it drips.
         while chunk := answer.raw.read1(_CHUNK, decode_content=True):
             body += chunk
             if len(body) > config.max_body_bytes:
                 raise _Refused(f"it answered with more than {config.max_body_bytes} bytes (vllm.max-body-bytes)")
-            if time.monotonic() - start > config.timeout:
-                raise _Refused(f"it took longer than {config.timeout:g} s (vllm.timeout)")
-    return body.decode("utf-8", "replace"), time.monotonic() - start
+    return body.decode("utf-8", "replace")
 
 
 def _version(session: requests.Session, config: VllmConfig) -> str:
     """vLLM's version from /version; empty where it is not told, as behind Ray."""
     parts = urlsplit(config.url)
-    try:
-        url = f"{parts.scheme}://{parts.netloc}/version"
+    url = f"{parts.scheme}://{parts.netloc}/version"
+
+    def ask() -> str:
         with session.get(url, timeout=config.timeout, stream=True, allow_redirects=False) as answer:
-            text = answer.raw.read1(_VERSION_BYTES, decode_content=True).decode("utf-8", "replace")
+            said: bytes = answer.raw.read1(_VERSION_BYTES, decode_content=True)
+        return said.decode("utf-8", "replace")
+
+    try:
+        text = within(config.timeout, ask)
     except (requests.RequestException, urllib3.exceptions.HTTPError):
         return ""
     found = re.search(r'"version"\s*:\s*"([0-9A-Za-z.+_-]{1,64})"', text)

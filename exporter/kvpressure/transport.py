@@ -1,11 +1,44 @@
-"""What requests cannot do by itself: HTTP over a Unix socket, and another name in the server's certificate."""
+"""What requests cannot do by itself: a Unix socket, another name in the server's certificate, one deadline for all."""
 
 import socket
-from typing import Any
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
+import requests
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
+
+_Answer = TypeVar("_Answer")
+
+
+def within(seconds: float, ask: Callable[[], _Answer]) -> _Answer:
+    """
+    What `ask` returns, or raises, if it does so in time.
+
+    A timeout of requests begins anew with every byte of a head, or of the length of a chunk.
+
+    Raises:
+        requests.Timeout: it does not. Its thread is given up, and ends with the program.
+    """
+    ended: SimpleQueue[tuple[_Answer] | Exception] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            ended.put((ask(),))
+        except Exception as fault:  # noqa: BLE001  # raised again where it is waited for
+            ended.put(fault)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        found = ended.get(timeout=seconds)
+    except Empty:
+        raise requests.Timeout from None
+    if isinstance(found, Exception):
+        raise found
+    return found[0]
 
 
 class UnixAdapter(HTTPAdapter):

@@ -3,11 +3,8 @@
 import base64
 import json
 import ssl
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -18,6 +15,7 @@ from kvpressure import __version__
 from kvpressure.advise.access import Access
 from kvpressure.advise.seen import AdviseError
 from kvpressure.credentials import FileFault, read_secret, trust
+from kvpressure.transport import within
 
 _CHUNK = 65536
 _MAX_BODY = 64 * 1024 * 1024
@@ -137,38 +135,17 @@ class Prometheus:
 
     def _fetch(self, url: str, parameters: dict[str, str]) -> tuple[int, bytes]:
         """Status and body, which is bounded in bytes and in time."""
-        # A head that drips, or the length of a part, is read by the library until its end: only another thread can be
-        # given up. Where it is, the program ends, and this thread with it.
-        ended: SimpleQueue[tuple[int, bytes] | Exception] = SimpleQueue()
-
-        def read() -> None:
-            try:
-                ended.put(self._read(url, parameters))
-            except Exception as fault:  # noqa: BLE001  # raised again where it is waited for
-                ended.put(fault)
-
-        threading.Thread(target=read, daemon=True).start()
-        try:
-            found = ended.get(timeout=self._timeout)
-        except Empty:
-            raise requests.Timeout from None
-        if isinstance(found, Exception):
-            raise found
-        return found
+        return within(self._timeout, lambda: self._read(url, parameters))
 
     def _read(self, url: str, parameters: dict[str, str]) -> tuple[int, bytes]:
-        start = time.monotonic()
         with self._session.get(
             url, params=parameters, timeout=self._timeout, stream=True, allow_redirects=False
         ) as answer:
             body = bytearray()
-            # Not iter_content: that waits for a whole chunk, however slowly it drips.
             while chunk := answer.raw.read1(_CHUNK, decode_content=True):
                 body += chunk
                 if len(body) > _MAX_BODY:
                     raise AdviseError(f"{self.url} answered with more than {_MAX_BODY} bytes; choose a shorter range")
-                if time.monotonic() - start > self._timeout:
-                    raise requests.Timeout
         return answer.status_code, bytes(body)
 
     def _said(self, text: object) -> str:
