@@ -159,3 +159,20 @@ def test_sum_never_falls():
     increase.add(Histogram(EDGES, (1.0, 1.0, 2.0), 2.5))
 
     assert increase.total.sum == pytest.approx(0.0, abs=0.0)
+
+
+def test_a_line_lost_twice_with_nothing_between_is_no_restart():
+    """Other edges are believed where the next reading has them too; one without the histogram between is none such."""
+    whole = Histogram((1.0, 2.0, inf), (1.0, 5.0, 9.0), 12.0)
+    half = Histogram((1.0, inf), (1.0, 9.0), 12.0)
+    broken, apart = HistogramIncrease(whole), HistogramIncrease(whole)
+    for increase, between in ((broken, False), (apart, True)):
+        increase.add(half)
+        if between:
+            increase.missed()
+        increase.add(half)
+        increase.add(whole)
+
+    assert 0 == apart.resets
+    assert 0.0 == apart.total.count
+    assert 2 == broken.resets

@@ -86,6 +86,10 @@ class HistogramIncrease:
             count, summed = histogram.count - last.count, max(0.0, histogram.sum - last.sum)
         self.total = Buckets(epoch, counts, total.count + count, total.sum + summed)
 
+    def missed(self) -> None:
+        """A reading lacks it: what looked odd before that is not borne out by what comes after it."""
+        self._odd = ()
+
     @property
     def histogram(self) -> Histogram:
         """

@@ -171,9 +171,11 @@ class EngineState:
             increase.add(value)
         for name in _HISTOGRAMS:
             histogram: Histogram | None = getattr(reading, name)
-            if histogram is None:
-                continue
             gained_by = self.histograms.get(name)
+            if histogram is None:
+                if gained_by is not None:
+                    gained_by.missed()
+                continue
             if gained_by is None:
                 start = histogram if self._from_here(name, first=first) else None
                 gained_by = self.histograms[name] = HistogramIncrease(start)
