@@ -146,6 +146,25 @@ def test_what_is_not_vllm(body, status, says):
     assert 1 == said.stderr.count("\n")
 
 
+def test_an_engine_is_asked_for_what_itself_lacks():
+    """Of two engines only one lacks its capacity: nothing is said of the cache of the other one."""
+    body = "".join(f'vllm:num_requests_running{{model_name="m",engine="{engine}"}} 1\n' for engine in "01")
+    with vllm(body + 'vllm:cache_config_info{engine="0",kv_cache_size_tokens="1600"} 1\n') as (url, _):
+        said = kvpressure("check", url)
+
+    assert "cache_config_info is not exposed" in " ".join(said.stdout.split())
+    assert "before it knew the size" not in " ".join(said.stdout.split())
+
+
+@pytest.mark.parametrize("host", ["a" * 64 + ".com", "a..b", ".x"])
+def test_a_host_that_is_no_name(host):
+    """A host that can be no name is said to be none, not taken for an answer that was broken off."""
+    said = kvpressure("check", f"http://{host}/metrics")
+
+    assert (1, "") == (said.returncode, said.stdout)
+    assert f"kvpressure check: http://{host}/metrics: its host cannot be the name of one\n" == said.stderr
+
+
 def test_nobody_there():
     """A refused connection is one sentence that names the URL."""
     url = f"http://127.0.0.1:{free_port()}/metrics"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,15 @@ def test_a_wrong_command_line_is_one_sentence(words, sentence):
     said = kvpressure(*words)
 
     assert (2, sentence + "\n", "") == (said.returncode, said.stderr, said.stdout)
+
+
+@pytest.mark.parametrize("words", [["frob"], ["check", "--frob"], ["check", "ftp://x"]])
+def test_without_a_place_for_sentences_the_status_is_left(words):
+    """Started with its standard error closed, a wrong command line still has exit status 2, and says nothing."""
+    command = shlex.join([sys.executable, "-m", "kvpressure", *words])
+    said = subprocess.run(["sh", "-c", f"{command} 2>&-"], check=False, capture_output=True, env=ENVIRONMENT)
+
+    assert (2, b"", b"") == (said.returncode, said.stdout, said.stderr)
 
 
 def test_a_secret_in_a_wrong_url_is_not_repeated():

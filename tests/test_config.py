@@ -106,6 +106,23 @@ def test_good_file():
     assert (config.kv, config.log.level) == (Config().kv, "debug")
 
 
+@pytest.mark.parametrize(
+    ("upstream", "address"),
+    [("http://127.0.0.1", "127.0.0.1:80"), ("http://localhost", ":80"), ("https://localhost", ":443")],
+)
+def test_a_tap_that_leads_to_itself_by_the_port_of_its_scheme(upstream, address):
+    """A tap is refused where its upstream names no port, and the port that this means is its own."""
+    with pytest.raises(ConfigError, match="the tap needs a port of its own"):
+        load("", {"tap.upstream": upstream, "tap.listen": [address]})
+
+
+def test_a_query_is_not_lost():
+    """A URL without a path gets that of the metrics and keeps its query; an origin with a query is refused."""
+    assert load("", {"vllm.url": "http://vllm:8000?key=a"}).vllm.url == "http://vllm:8000/metrics?key=a"
+    with pytest.raises(ConfigError, match="without a path"):
+        load("", {"tap.upstream": "http://vllm:8000?key=a"})
+
+
 def test_flags_win():
     """A flag wins over the file, and a flag that was not given does not."""
     config = load(str(FIXTURES / "good.yml"), {"sample.interval": "2s", "log.level": None})

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from commands import ENVIRONMENT, free_port, get, kvpressure
+from commands import ENVIRONMENT, free_port, get, kvpressure, running
 
 from kvpressure import demo
 
@@ -106,6 +106,18 @@ def test_a_port_that_is_taken_is_replaced_and_no_two_are_the_same():
     assert f"127.0.0.1:{free}" == addresses[0]
     assert f"127.0.0.1:{port}" not in addresses
     assert 3 == len(set(addresses))
+
+
+def test_a_proxy_of_the_environment_is_passed_by(monkeypatch):
+    """Where the environment names a proxy, the demo asks its own processes all the same: no proxy leads to them."""
+    nobody = f"http://127.0.0.1:{free_port()}/metrics"
+    with running("serve", "--vllm.url", nobody, ready="/-/ready") as sidecar:
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+
+        assert demo._lines(sidecar.url).endswith("no engine seen yet")
 
 
 def test_an_unknown_scenario_is_one_sentence():

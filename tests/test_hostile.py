@@ -1,13 +1,17 @@
 """What a sick or hostile vLLM could turn into a false preemption, a wrong number or a hang."""
 
+import json
 import random
 import re
+import time
 from pathlib import Path
 
 import pytest
 
 from kvpressure.config import Config
 from kvpressure.derive.target import Target
+from kvpressure.expose.families import exposition
+from kvpressure.serve import state_of
 from kvpressure.vllm import metrics
 from kvpressure.vllm.metrics import ExpositionReader
 from kvpressure.vllm.reading import ExpositionError
@@ -239,3 +243,33 @@ def test_a_capacity_of_nothing_is_none():
 
     assert snapshot.engines[0].kv_capacity_tokens is None
     assert snapshot.engines[0].kv_blocked_seconds is None
+
+
+def lengths(name, total):
+    """A histogram of one request."""
+    buckets = "".join(f'{name}_bucket{{{LABELS},le="{edge}"}} 1\n' for edge in ("1", "+Inf"))
+    return f"{buckets}{name}_sum{{{LABELS}}} {total}\n{name}_count{{{LABELS}}} 1\n"
+
+
+@pytest.mark.parametrize("running", [20, "1e-320"])
+def test_next_to_nothing_makes_nothing_infinite(running):
+    """Divided by lengths or by a batch that are next to nothing, no value leaves what the page and JSON can show."""
+    extra = 'vllm:cache_config_info{engine="0",block_size="16",kv_cache_size_tokens="1600"} 1\n' + "".join(
+        lengths(f"vllm:request_{name}_tokens", "1e-310") for name in ("prompt", "generation")
+    )
+
+    _, snapshot = fed(*[body(running=running, extra=extra)] * 2)
+
+    assert json.dumps(state_of(snapshot), allow_nan=False)
+    assert not re.search(r" (NaN|[+-]Inf)$", exposition(snapshot).decode(), re.MULTILINE)
+
+
+def test_white_space_holds_nobody_up():
+    """Lines with thousands of spaces among their labels are bad lines, and cost no more than others of their length."""
+    line = f"vllm:num_requests_swapped{{{LABELS}{' ' * 8000}x\n"
+    began = time.process_time()
+
+    found = ExpositionReader().read(body(extra=line * 400))
+
+    assert found.problems == {"bad_line": 400}
+    assert time.process_time() - began < 20.0  # with every way to divide the spaces tried, a minute and a half

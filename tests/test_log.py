@@ -124,6 +124,16 @@ def test_rate_limit(logged):
     assert [re.sub(r".*msg=", "", line) for line in lines] == ["alpha", "alpha held_back=2", "beta"]
 
 
+def test_a_fault_is_told_without_its_words(logged):
+    """Of a fault its kind and its place are told, once a minute, and nothing of what it says."""
+    limited = log.RateLimitedLog(logging.getLogger("kvpressure.x"))
+    for _ in range(2):
+        limited.fault("it failed", raised())
+
+    (line,) = logged.getvalue().splitlines()
+    assert re.search(r'msg="it failed" error_type=ValueError where=test_log\.py:[0-9]+$', line)
+
+
 def test_asyncio_cannot_flood_the_log():
     """A message that asyncio repeats, as when files run out, is let through once a minute; ours all are."""
     stream = io.StringIO()

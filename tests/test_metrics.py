@@ -164,9 +164,9 @@ def test_broken_histogram(bad, problem):
     assert (found.gaps, found.unreadable, exposition.problems) == (None, {"gaps"}, problem)
 
 
-@pytest.mark.parametrize("le", ["", ',le="x"', ',le="NaN"'])
+@pytest.mark.parametrize("le", ["", ',le="x"', ',le="NaN"', ',le="-Inf"', ',le="-1"', ',le="1e300"'])
 def test_bucket_without_edge(le):
-    """A bucket whose edge is missing or no number makes its histogram unreadable: it may be any of them."""
+    """A bucket whose edge is missing or none that a value can reach makes its histogram unreadable: it may be any."""
     exposition = read(f"{RUNNING}{GAPS}_bucket{{{L}{le}}} 7\n{HISTOGRAM}")
 
     found = exposition.readings[KEY]

@@ -57,12 +57,14 @@ def test_failed_sample(tmp_path):
         (b'{"t": 1e999, "body": ""}\n', '"t" is not a number of seconds'),
         (b'{"t": 1' + b"0" * 400 + b', "body": ""}\n', '"t" is not a number of seconds'),
         (GOOD | {"took": None}, '"took" is not a number of seconds'),
+        (GOOD | {"took": -1.0}, '"took" is not a number of seconds'),
+        (GOOD | {"took": 1.7e308}, '"took" is not a number of seconds'),
         (GOOD | {"body": 5}, '"body" is not text'),
         ({"t": 1000.0}, 'it has neither "body" nor "error"'),
         (GOOD | {"t": 1000.0 + 8 * 86400}, "its time is more than a week from the row before"),
         (GOOD | {"t": 1000.0 - 8 * 86400}, "its time is more than a week from the row before"),
     ],
-    ids=range(15),
+    ids=range(17),
 )
 def test_bad_row(tmp_path, line, why):
     """A row that cannot be used is skipped with one sentence; the rows around it are read."""

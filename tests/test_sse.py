@@ -300,6 +300,16 @@ def test_chunks_that_differ_only_in_their_text_are_parsed_once(monkeypatch):
     assert [(TOKEN,), (Seen("token", 1),)] * 4 + [(TOKEN, Seen("token", 1))] == seen
 
 
+def test_the_ids_of_a_long_prompt_are_not_kept():
+    """A chunk that is long for what stands beside its text is told, and kept no longer; the next ones are learned."""
+    reader = SseReader()
+    ids = list(range(100_000))
+
+    assert (TOKEN,) == reader.feed(event({"choices": [{"index": 0, "text": "a", "prompt_token_ids": ids}]}))
+    assert (TOKEN, TOKEN) == reader.feed(completion() + completion())
+    assert [len(completion(""))] == [len(b"".join(template.whole)) for template in reader._templates]
+
+
 @pytest.mark.parametrize(
     "text",
     ['"},"finish_reason":"stop"}]}', '","finish_reason":"stop', '\\"', "\\", "\\\\", "data: [DONE]\n\n", "\r\n", "]}"],

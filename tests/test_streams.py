@@ -261,6 +261,16 @@ def test_choices_count_towards_the_limit():
     assert (only(streams, 1.2).streamed, streams.untracked) == (2, 3)
 
 
+def test_a_stream_that_never_ends_is_bounded():
+    """The seconds of one stream that goes on for hours are forgotten as no window reaches them any more."""
+    streams = made()
+    for t in range(20_000):
+        streams.feed(tokens("a", float(t)))
+        streams.snapshot(float(t))
+
+    assert len(streams._models["m"].activity._streamed) <= 2 * 900 + 1
+
+
 def test_events_of_unknown_requests():
     """An end, an abort or a blind spot of a request that nobody knows is nothing."""
     streams = made()

@@ -200,6 +200,13 @@ def test_never_known():
     assert (found.recomputed_tokens_estimate, found.regime, found.verdict) == (None, "unknown", "unknown")
 
 
+def test_an_estimate_does_not_come_and_go():
+    """What was recomputed so far stays known where the cache is empty at the last reading."""
+    rows = {}, {"preemptions": 3.0}, {"preemptions": 3.0, "kv_usage": 0.0}
+
+    assert snapshot(*rows).recomputed_tokens_estimate == snapshot(*rows[:2]).recomputed_tokens_estimate == 12_000.0
+
+
 def test_offload():
     """Offloading is there by direction where vLLM reports it, and hits only once a connector was asked."""
     idle = {"external_queries": 0.0, "external_hits": 0.0}

@@ -12,7 +12,7 @@ import urllib3
 from kvpressure import client, tables
 from kvpressure.config import Config, VllmConfig
 from kvpressure.credentials import FileFault
-from kvpressure.derive.availability import unavailable
+from kvpressure.derive.availability import reasons, unavailable
 from kvpressure.family import PREFIX
 from kvpressure.settings import ConfigError
 from kvpressure.signals import CATALOGUE
@@ -54,6 +54,8 @@ def look(config: Config) -> Report:
             began = time.monotonic()
             body = within(config.vllm.timeout, lambda: _fetch(session, config.vllm))
             took = time.monotonic() - began
+        except (requests.exceptions.InvalidURL, urllib3.exceptions.LocationParseError):
+            return _unreachable(config.vllm.url, "its host cannot be the name of one")
         except requests.RequestException as fault:
             return _unreachable(config.vllm.url, _reason(fault, config.vllm))
         except urllib3.exceptions.TimeoutError:
@@ -200,6 +202,7 @@ def _signal_rows(
     """A row per signal, and the changes that would make more of them available, each once."""
     rows: list[tuple[str, str, str]] = []
     changes: dict[str, None] = {}
+    found = reasons(list(readings.values()), missing)
     for signal in CATALOGUE:
         if signal.scope == "stream":
             rows.append((signal.metric, "-", advice.NO_OBSERVER))
@@ -211,18 +214,9 @@ def _signal_rows(
             continue
         optional = bool(readings) and all(field in advice.OPTIONAL for field in lacking)
         whys: dict[str, None] = {}
-        for why, change in _why(readings, lacking):
+        for why, change in (reason for field in lacking for reason in found[field]):
             whys[why] = None
             if change:
                 changes[change] = None
         rows.append((signal.metric, "-" if optional else "no", "; ".join(whys)))
     return rows, list(changes)
-
-
-def _why(readings: dict[EngineKey, EngineReading], lacking: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    if not readings:
-        yield advice.NO_SERIES
-    for field in lacking:
-        for reading in readings.values():
-            if getattr(reading, field) is None or field == "cache":
-                yield advice.why_missing(field, reading)

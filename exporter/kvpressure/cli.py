@@ -1,5 +1,5 @@
 """
-The command line, and the only place where the parts are put together.
+The command line: with serve.py and demo.py the only place where the parts are put together.
 
 Each command imports what it needs when it runs: `serve` never loads the generators, the lab or requests.
 """
@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from kvpressure import __version__, config, settings
 
@@ -35,9 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # In a container: the kernel drops a signal that process 1 does not handle yet, and imports take a moment.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(OK))
     words = list(sys.argv[1:] if argv is None else argv)
-    if sys.stdout is None:
-        # Started with its output closed.
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # until the process ends
+    # Started with its output closed, it has none.
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
     if words[:1] in (["-h"], ["--help"], ["help"]):
         sys.stdout.write(_overview())
         return OK
@@ -64,6 +63,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = "cannot write its output: " if fault.errno in _OUTPUT_FAULTS else ""
         sys.stderr.write(f"kvpressure {name}: {what}{fault.strerror or fault}\n")
         return PROBLEM
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")  # until the process ends
 
 
 def _flushed(status: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kvpressure import sections
-from kvpressure.settings import ConfigError, setting, split_address
+from kvpressure.settings import ConfigError, port_of, setting, split_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ def _check_tap(tap: TapConfig) -> None:
     for address in tap.listen:
         host, port = split_address(address)
         same = upstream.hostname == host or (upstream.hostname in _LOOPBACK and host in (*_LOOPBACK, *_EVERYWHERE))
-        if same and upstream.port == port:
+        if same and port_of(upstream) == port:
             raise ConfigError(
                 f"tap.listen ({address}) is where tap.upstream ({tap.upstream}) leads; the tap needs a port of its own"
             )

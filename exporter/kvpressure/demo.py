@@ -105,7 +105,7 @@ def _percent(ratio: float | None) -> str:
 def _lines(sidecar: str) -> str:
     now = time.strftime("%H:%M:%S")
     try:
-        state = requests.get(f"{sidecar}/api/v1/state", timeout=_ASK_SECONDS).json()
+        state = _get(f"{sidecar}/api/v1/state", _ASK_SECONDS).json()
     except (requests.RequestException, ValueError):
         return f"{now}  the sidecar did not answer"
     lines = [f"{now}  {line_of(engine, state['streams'])}" for engine in state["engines"]]
@@ -150,10 +150,17 @@ def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
         if process.poll() is not None:
             raise DemoError(f"the process behind {url} ended with status {process.returncode}")
         with contextlib.suppress(requests.RequestException):
-            if requests.get(url, timeout=1).ok:
+            if _get(url, 1.0).ok:
                 return
         time.sleep(0.1)
     raise DemoError(f"{url} did not answer within {_START_SECONDS:g} s")
+
+
+def _get(url: str, seconds: float) -> requests.Response:
+    """An answer of one of the demo's own processes, which no proxy of the environment reaches."""
+    with requests.Session() as session:
+        session.trust_env = False
+        return session.get(url, timeout=seconds)
 
 
 def _say(text: str) -> None:

@@ -3,16 +3,13 @@
 import errno
 import os
 import socket
-import ssl
 
 from aiohttp import web
 
 from kvpressure.settings import ConfigError, shown, split_address
 
 
-async def listen(
-    runner: web.BaseRunner, address: str, setting: str, tls: ssl.SSLContext | None = None, backlog: int = 128
-) -> None:
+async def listen(runner: web.BaseRunner, address: str, setting: str, backlog: int = 128) -> None:
     """
     Listen for a runner.
 
@@ -20,7 +17,6 @@ async def listen(
         runner: is set up.
         address: as `split_address` takes it.
         setting: where it was configured, for the sentence.
-        tls: what to serve with, if not in plain text.
         backlog: connections that may wait to be accepted.
 
     Raises:
@@ -29,12 +25,12 @@ async def listen(
     host, port = split_address(address)
     try:
         try:
-            await web.TCPSite(runner, host or None, port, ssl_context=tls, backlog=backlog).start()
+            await web.TCPSite(runner, host or None, port, backlog=backlog).start()
         except OSError as fault:
             # Every interface, in a pod whose IPv6 is switched off.
             if host or fault.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 raise
-            await web.TCPSite(runner, "0.0.0.0", port, ssl_context=tls, backlog=backlog).start()  # noqa: S104
+            await web.TCPSite(runner, "0.0.0.0", port, backlog=backlog).start()  # noqa: S104
     except socket.gaierror as fault:
         raise ConfigError(f"{setting}: the host of {shown(address)} cannot be resolved") from fault
     except OSError as fault:

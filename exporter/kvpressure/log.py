@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import PurePath
 from typing import Any, TextIO
 
 from kvpressure.config import LogConfig
@@ -157,6 +158,13 @@ class RateLimitedLog:
             fields["held_back"] = held
         self._logger.warning(message, extra={"fields": fields}, exc_info=error)
         return True
+
+    def fault(self, message: str, fault: Exception) -> None:
+        """Warn of a fault of ours: its kind and where it was. What it says is left out: it may quote what was read."""
+        # Not `extract_tb`: that reads the source of every frame, and a stream may wait for it.
+        frame, line = list(traceback.walk_tb(fault.__traceback__))[-1]
+        where = f"{PurePath(frame.f_code.co_filename).name}:{line}"
+        self.warning("fault", message, error_type=type(fault).__name__, where=where)
 
 
 def _timestamp(seconds: float) -> str:

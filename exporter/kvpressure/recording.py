@@ -19,7 +19,7 @@ LOG_NAMES = ("server.log.gz", "server.log")
 """The log of the same server, where it was kept. Nothing else in the folder is read."""
 
 LONGEST_JUMP = 7 * 86400.0
-"""Seconds between two rows beyond which a time is taken to be a mistake."""
+"""Seconds between two rows, or of one sample, beyond which a time is taken to be a mistake."""
 
 _ROWS_FOR_INTERVAL = 200
 _BLOCK = 256 * 1024
@@ -140,7 +140,7 @@ def _row(line: bytes) -> Row:
     t, took, body = row.get("t"), row.get("took", 0.0), row.get("body")
     if not _is_number(t):
         raise ValueError('"t" is not a number of seconds')
-    if not _is_number(took):
+    if not _is_number(took) or not 0.0 <= took <= LONGEST_JUMP:
         raise ValueError('"took" is not a number of seconds')
     if body is not None and not isinstance(body, str):
         raise ValueError('"body" is not text')

@@ -5,7 +5,7 @@ import math
 import re
 from dataclasses import field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 _LONGEST_SHOWN = 80
 _HIGHEST_PORT = 65535
@@ -154,7 +154,7 @@ def _url(given: object) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or re.search(r"\s", text):
         raise ValueError
     _ = parts.port  # raises ValueError where it is no port number
-    return text if parts.path not in ("", "/") else f"{parts.scheme}://{parts.netloc}/metrics"
+    return text if parts.path not in ("", "/") else parts._replace(path="/metrics").geturl()
 
 
 def _origin(given: object) -> str:
@@ -210,6 +210,11 @@ def split_address(text: str) -> tuple[str, int]:
     if parts is None or int(parts[3]) > _HIGHEST_PORT:
         raise ValueError
     return parts[1] or parts[2] or "", int(parts[3])
+
+
+def port_of(url: SplitResult) -> int:
+    """The port of an http or https URL, also where it is left out."""
+    return url.port or (443 if url.scheme == "https" else 80)
 
 
 def _path(given: object) -> str:

@@ -57,13 +57,14 @@ def resident_tokens(reading: EngineReading) -> float | None:
 
     Blocks that a request holds without running (KV transfers, delayed frees) are counted among them.
     """
-    used = reading.used_tokens
-    return used / reading.running if used is not None and reading.running else None
+    used, running = reading.used_tokens, reading.running or 0.0
+    # Less than one request is none: divided by next to nothing, anything is infinite.
+    return used / running if used is not None and running >= 1.0 else None
 
 
 def seats(capacity: float | None, prompt: float | None, output: float | None) -> float | None:
-    """Requests that fit into `capacity` tokens at a footprint of prompt plus output tokens."""
-    if capacity is None or prompt is None or output is None or prompt + output <= 0.0:
+    """Requests that fit into `capacity` tokens at a footprint of prompt plus output tokens, which is at least one."""
+    if capacity is None or prompt is None or output is None or prompt + output < 1.0:
         return None
     return capacity / (prompt + output)
 

@@ -26,7 +26,7 @@ class Duty:
         self.interval = config.interval
 
     def observe(self, took: float) -> None:
-        """Take the seconds that a good sample took."""
+        """Take the seconds that a sample took, or an answer that could not be used."""
         self._took.append(took)
         fastest = sorted(self._took)[: max(1, len(self._took) // 4)]
         self.cost = math.fsum(fastest) / len(fastest)

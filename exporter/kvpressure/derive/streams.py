@@ -175,6 +175,7 @@ class Streams:
     def _model(self, model: _Model, t: float, *, whole: bool) -> StreamSnapshot:
         second = int(max(t, self._now))
         model.gaps.turn(second)
+        model.activity.forget(second)
         windows = [self._window(model, second, label, seconds) for label, seconds in WINDOWS]
         if whole:
             windows.append(self._window(model, second, "whole", None))
@@ -303,7 +304,6 @@ class Streams:
             self._resume(response, choice, t)
         model.open -= 1
         model.longest.add_sorted((response.longest,))
-        model.activity.forget(int(t))
 
     def _abandon(self, request: Hashable, t: float) -> None:
         """

@@ -201,7 +201,7 @@ def _counted(moment: _Moment) -> dict[str, object]:
         "prefix_caching": cache.prefix_caching if cache else "",
         "preemptions": preemptions,
         "preemptions_inferred": totals.inferred if state.can_infer else None,
-        "recomputed_tokens_estimate": state.recomputed if preemptions is not None and state.resident else None,
+        "recomputed_tokens_estimate": state.recomputed if None not in (preemptions, state.resident) else None,
         "finished": {reason: increase.total for reason, increase in state.finished.items()} or None,
         "generation_tokens": counters.get("generation_tokens"),
         "prompt_lengths": _lengths(state, "prompt_lengths"),

@@ -11,10 +11,8 @@ answers.
 
 import asyncio
 import logging
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import PurePath
 
 from kvpressure.log import RateLimitedLog
 from kvpressure.observe.logfile import LogFile
@@ -284,13 +282,6 @@ class LogTail:
                 self._told[reason] += count
 
     def _tell_fault(self, fault: Exception) -> None:
-        """Where it happened and its kind only: its message may quote the log."""
         self._problems["fault"] += 1
         self._sink.lose(self._now())
-        frame = traceback.extract_tb(fault.__traceback__)[-1]
-        self._warnings.warning(
-            "fault",
-            "a fault in kvpressure lost a part of the log; please report it",
-            error_type=type(fault).__name__,
-            where=f"{PurePath(frame.filename).name}:{frame.lineno}",
-        )
+        self._warnings.fault("a fault in kvpressure lost a part of the log; please report it", fault)

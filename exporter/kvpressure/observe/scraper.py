@@ -4,9 +4,7 @@ import asyncio
 import logging
 import math
 import time
-import traceback
 from collections.abc import Callable
-from pathlib import PurePath
 from typing import Protocol
 
 from kvpressure.config import VllmConfig
@@ -90,7 +88,7 @@ class Scraper:
                     await self.sample_once()
                     due = next_start(due, self._clock(), self._sink.interval)
                 except Exception as fault:  # noqa: BLE001  # a monitor that dies of its own fault is worse than a gap
-                    self._tell_fault(fault)
+                    self._failures.fault("a fault in kvpressure lost a sample; please report it", fault)
                     due = self._clock() + _INTERVAL_AFTER_FAULT
                 self.tried.set()
                 await asyncio.sleep(due - self._clock())
@@ -160,16 +158,6 @@ class Scraper:
                 detail="was it started with --disable-log-stats? kvpressure check tells more",
                 url=self._fetcher.address,
             )
-
-    def _tell_fault(self, fault: Exception) -> None:
-        """Where it happened and its kind only: its message may quote what vLLM sent."""
-        frame = traceback.extract_tb(fault.__traceback__)[-1]
-        self._failures.warning(
-            "fault",
-            "a fault in kvpressure lost a sample; please report it",
-            error_type=type(fault).__name__,
-            where=f"{PurePath(frame.filename).name}:{frame.lineno}",
-        )
 
 
 def next_start(due: float, now: float, interval: float) -> float:

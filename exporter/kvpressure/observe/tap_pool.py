@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from kvpressure.config import TapConfig
 from kvpressure.credentials import FileFault, Stamp, stamp, trust
 from kvpressure.observe.tap_upstream import Upstream
-from kvpressure.settings import ConfigError
+from kvpressure.settings import ConfigError, port_of
 
 _IDLE = 3.0
 """Seconds. uvicorn, and so vLLM, closes connections that have been idle for 5 s; ours must be gone by then."""
@@ -33,7 +33,7 @@ class Pool:
         parts = urlsplit(config.upstream)
         self.host = parts.netloc.encode()
         """What a request's Host says that names none itself."""
-        self._address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        self._address = parts.hostname or "", port_of(parts)
         self._config = config
         self._now = now
         self._fault = fault

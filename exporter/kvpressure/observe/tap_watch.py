@@ -2,11 +2,9 @@
 
 import itertools
 import logging
-import traceback
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
 
 from kvpressure.log import RateLimitedLog
 from kvpressure.observe.tap_http import is_encoded, is_event_stream
@@ -108,15 +106,9 @@ class Observer:
         self._counts.unobserved[reason] += 1
 
     def fault(self, fault: Exception) -> None:
-        """Count a fault of ours, and tell where it happened and its kind only: its message may quote what passed."""
+        """Count a fault of ours, and tell of it."""
         self._counts.faults += 1
-        frame = traceback.extract_tb(fault.__traceback__)[-1]
-        self._told.warning(
-            "fault",
-            "a fault in kvpressure at a stream that the tap passes on; please report it",
-            error_type=type(fault).__name__,
-            where=f"{PurePath(frame.filename).name}:{frame.lineno}",
-        )
+        self._told.fault("a fault in kvpressure at a stream that the tap passes on; please report it", fault)
 
 
 class Watch:

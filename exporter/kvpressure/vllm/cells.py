@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from kvpressure.vllm import names
-from kvpressure.vllm.numbers import parse_float
+from kvpressure.vllm.numbers import HIGHEST, parse_float
 from kvpressure.vllm.reading import Cache, EngineReading, Era, Histogram
 from kvpressure.vllm.spellings import Spelling
 
@@ -115,14 +115,16 @@ class EngineCells:
         return _any(self.slots, values)
 
     def _cell(self, spelling: Spelling, labels: dict[str, str]) -> Cell | None:
-        """The cell that a series fills, or None where a bucket has no readable edge."""
+        """The cell that a series fills, or None where a bucket has no usable edge, or there are too many."""
         family = spelling.family
         if family.kind == "histogram":
             cells = self.histograms.setdefault(family.field, [HistogramCells() for _ in family.aliases])[spelling.rank]
             if spelling.part != "bucket":
                 return cells.sum if spelling.part == "sum" else cells.count
             edge = parse_float(labels.get("le", ""))
-            if edge is None or math.isnan(edge) or (edge not in cells.buckets and len(cells.buckets) >= MAX_BUCKETS):
+            if edge is None or not (0.0 <= edge < HIGHEST or edge == math.inf):
+                return None
+            if edge not in cells.buckets and len(cells.buckets) >= MAX_BUCKETS:
                 return None
             cells.edges = ()
             return cells.buckets.setdefault(edge, Cell())

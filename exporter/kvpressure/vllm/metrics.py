@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from kvpressure.vllm import names
 from kvpressure.vllm.cells import EngineCells, Values
-from kvpressure.vllm.numbers import parse_float
+from kvpressure.vllm.numbers import HIGHEST, parse_float
 from kvpressure.vllm.reading import Cache, EngineKey, EngineReading, Exposition, ExpositionError
 from kvpressure.vllm.spellings import SPELLINGS, Spelling
 
@@ -29,13 +29,12 @@ MAX_NEW = 250_000
 """Lines never seen before that one exposition may have; more would hold up whoever waits for the event loop."""
 MAX_NEW_SERIES = 50_000
 """Series to be read, never seen before, that one exposition may have; 128 engines have some 13,000."""
-HIGHEST = 2.0**63
-"""No counter of vLLM gets there; beyond it a sum or a product could leave the range of a float."""
 
 _FOREIGN, _COMMENT, _REFUSED = -1, -2, -3
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:.]*", re.ASCII)
-# Label values may hold spaces, braces and escaped quotes; an OpenMetrics exemplar has braces of its own.
-_PAIR = r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*=\s*"(?:[^"\\]|\\.)*"\s*'
+# Label values may hold spaces, braces and escaped quotes; an OpenMetrics exemplar has braces of its own. White space
+# is taken whole (`*+`): given back piece by piece, thousands of spaces would hold up the event loop.
+_PAIR = r'\s*+[a-zA-Z_][a-zA-Z0-9_]*\s*+=\s*+"(?:[^"\\]|\\.)*"\s*+'
 _LINE = re.compile(
     rf"[a-zA-Z_:][a-zA-Z0-9_:]*(\{{({_PAIR}(?:,{_PAIR})*,?\s*|\s*)\}})?"
     r"[ \t]+(\S+)(?:[ \t]+[-+0-9.eE]+)?[ \t]*(?:[ \t]#.*)?$",

@@ -1,5 +1,8 @@
 """Numbers as Prometheus writes them, which are fewer than Python reads."""
 
+HIGHEST = 2.0**63
+"""No counter of vLLM gets there; beyond it a sum or a product could leave the range of a float."""
+
 
 def parse_float(text: str) -> float | None:
     """

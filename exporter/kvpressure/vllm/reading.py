@@ -162,7 +162,7 @@ class ExpositionError(ValueError):
     A body that cannot be used at all.
 
     Args:
-        reason: one word for the label `reason`: empty, truncated or not_exposition.
+        reason: one word for the label `reason`: empty, truncated, not_exposition or too_many_series.
         sentence: what is wrong, for a person.
     """
 

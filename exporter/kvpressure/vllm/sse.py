@@ -21,6 +21,7 @@ _MAX_MODEL = 512  # characters; a longer name is not one
 _MAX_CHOICE = 1023
 _TEMPLATES = 8  # choices whose chunks are recognised without parsing; as many as `n` usually asks for
 _LESSONS = 32  # attempts at that per stream; where the text is not all that changes, they are in vain
+_LONGEST = 8 * 1024  # bytes of a message that is learned from; one with the ids of a long prompt is like no other
 
 _decode: Callable[[str], Any] = json.JSONDecoder(strict=False).decode
 
@@ -147,7 +148,7 @@ class SseReader:
         if not self.model:
             self.model = _model(body)
         happened = tuple(self._noted(_meaning(event, data, body)))
-        if self._lessons and len(happened) == 1 and happened[0].kind == "token":
+        if self._lessons and size <= _LONGEST and len(happened) == 1 and happened[0].kind == "token":
             self._lessons -= 1
             self._learn(event, data, happened)
         return happened
