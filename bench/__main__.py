@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--minutes",
         type=float,
-        help="how long each sidecar of `matrix` is watched; 10 is the long form (default: 0.25)",
+        help="how long sidecars of `matrix` are watched, those with many events one minute at the most; "
+        "10 is the long form (default: 0.25)",
     )
     options = parser.parse_args(arguments)
     unknown = [name for name in options.benchmark if name not in BENCHMARKS]
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results.write(rows, failed)
     every = [row for some in rows.values() for row in some]
     print(results.table(every))
-    print("Times are process CPU time, median (lowest-highest) of rounds that take turns; memory is VmRSS.")
+    print("Unless a row says otherwise, times are process CPU time, median (lowest-highest) of rounds; memory VmRSS.")
     for name in failed:
         print(f"{name} failed to run, see above")
     if failed:

@@ -3,7 +3,8 @@ The whole sidecar against a whole Prometheus in agent mode: both scrape the same
 
 The peer parses every line and writes what it read to its log on disk; it has nowhere to send it, which spares it the
 larger part of an agent's work. The sidecar is scraped now and then meanwhile. Its duty budget is lifted, so that it
-asks as often as the peer where an exposition is so large that it would else ask less.
+asks as often as the peer where an exposition is so large that it would else ask less. A third one asks through the same
+library as the sidecar and does nothing with the answer: what is below that cannot be saved.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from bench.launch import find_tool, free_port, wait_ready
+from bench.launch import find_tool, free_port, interpreter, wait_ready
 from bench.measure import Spread, ratio
 from bench.proc import MIB, cpu_seconds, memory
 from bench.results import Row
@@ -61,16 +62,23 @@ def run() -> list[Row]:
     """
     with contextlib.ExitStack() as stack:
         pairs = [stack.enter_context(_pair(engines)) for engines in ENGINES]
+        url = f"http://127.0.0.1:{pairs[0].ours.upstream}/metrics"
+        asker = stack.enter_context(interpreter("-m", "bench.asker", url))
         time.sleep(_WARM_UP)
         seen = {pair.engines: [_counted(pair)] for pair in pairs}
+        floor: list[float] = []
         for _ in range(_ROUNDS):
+            began, cpu = time.monotonic(), cpu_seconds(asker.pid)
             time.sleep(_SECONDS)
+            floor.append(1000 * (cpu_seconds(asker.pid) - cpu) / (time.monotonic() - began))
             for pair in pairs:
                 fetch(pair.ours.listen)
                 seen[pair.engines].append(_counted(pair))
         for pair in pairs:
             check(scrape(pair.ours.listen), pair.engines)
-        return [_row(pair, seen[pair.engines]) for pair in pairs]
+        if asker.poll() is not None:
+            raise RuntimeError("whoever asks and reads nothing has ended: the stand-in did not answer")
+        return [*(_row(pair, seen[pair.engines]) for pair in pairs), _floor(per_thousand(seen[ENGINES[0]], 0), floor)]
 
 
 def per_thousand(seen: list[Counted], which: int) -> list[float]:
@@ -108,6 +116,18 @@ def _row(pair: Pair, seen: list[Counted]) -> Row:
             "ours_bytes": resident[0],
             "peer_bytes": resident[1],
         },
+    )
+
+
+def _floor(ours: list[float], asking: list[float]) -> Row:
+    """What of it is aiohttp's, the kernel's and the event loop's: CPU seconds per thousand requests, round by round."""
+    mine, its = Spread.of(ours), Spread.of(asking)
+    return Row(
+        "the same of 1 engine, against aiohttp's client that asks as often and throws the answer away",
+        mine.text(1, " s"),
+        its.text(1, " s"),
+        ratio(ours, asking).text(1, "x the time"),
+        figures={"floor_cpu_seconds": asdict(its)},
     )
 
 

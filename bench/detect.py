@@ -25,6 +25,8 @@ from bench.results import Row
 
 INTERVALS = (5, 15, 30, 60)
 """Seconds between two scrapes."""
+USUAL = 15
+"""The one at which peers are judged, and the README tells how long it takes: what Prometheus does by its example."""
 EVALUATED = 15
 """Seconds between two evaluations of the rules."""
 

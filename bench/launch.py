@@ -23,7 +23,11 @@ def interpreter(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.terminate()
-        process.communicate(timeout=15)
+        try:
+            process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
@@ -37,6 +41,13 @@ def first_line(process: subprocess.Popen[str]) -> str:
     if not line:
         raise RuntimeError("a process of the benchmark did not do its work")
     return line
+
+
+@contextlib.contextmanager
+def relay(upstream: int) -> Iterator[tuple[int, int]]:
+    """The port and the process of a relay on asyncio that passes bytes on to an upstream and reads nothing."""
+    with interpreter("-m", "bench.relay", str(upstream)) as process:
+        yield int(first_line(process)), process.pid
 
 
 def free_port() -> int:

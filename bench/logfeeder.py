@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from kvpressure.vllm.logs import LogReader
-from kvpressure.vllm.stream import StreamEvent
 
 _BLOCK = 32 * 1024  # as the log observer reads
 
@@ -40,12 +39,10 @@ def _gaps(path: Path) -> dict[str, float]:
     from kvpressure.derive.streams import Streams  # noqa: PLC0415
 
     reader, streams = LogReader(), Streams("log", StreamConfig(), lambda _: "m")
-    events: list[StreamEvent]
     with path.open("rb", buffering=0) as file:
         while data := file.read(_BLOCK):
             for batch in reader.read(data):
-                events = batch.events
-                streams.feed(events)
+                streams.feed(batch.events)
     (model,) = streams.snapshot(0.0, whole=True)
     return {
         "gaps": model.gaps.counts[-1],

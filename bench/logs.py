@@ -143,9 +143,7 @@ def write(file: IO[bytes], deltas: int) -> dict[str, int]:
             counts["gaps"] += number in begun
             begun.add(number)
             name = f"chatcmpl-r{number}"
-            clock += chance.uniform(5e-5, 2e-4)
-            lines.append(delta(clock, name, reason))
-            counts["lines"] += 1
+            say(_GENERATED, _delta(name, reason))
             if not running[number]:
                 counts["last"] += 1
                 say(
@@ -173,9 +171,11 @@ def framed(clock: float, place: str, message: str) -> str:
 
 def delta(clock: float, request: str, reason: str) -> str:
     """The line of one streamed delta; `reason` is why it was the last one, or ``None``."""
-    return framed(
-        clock, _GENERATED, f"Generated response {request} (streaming delta): output: '', finish_reason: {reason}"
-    )
+    return framed(clock, _GENERATED, _delta(request, reason))
+
+
+def _delta(request: str, reason: str) -> str:
+    return f"Generated response {request} (streaming delta): output: '', finish_reason: {reason}"
 
 
 _GENERATED = "request_logger.py:108"

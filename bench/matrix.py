@@ -2,7 +2,8 @@
 The whole sidecar in every combination of engines and stream events: CPU, memory, and what each more of them costs.
 
 Events come through the tap, the dearer of the two observers; one more sidecar reads the same number of them from a log,
-and two run on uvloop in the place of asyncio's own event loop.
+and two run on uvloop in the place of asyncio's own event loop. A relay that reads nothing says what no proxy on
+asyncio can save where there is a goal.
 Sidecars with few events run at the same time. What is kept for 15 minutes grows for so long and no longer, which
 `history` holds over hours of readings; here it is only told how memory moved while somebody looked.
 """
@@ -19,7 +20,7 @@ from typing import Literal
 
 import numpy as np
 
-from bench.launch import first_line, free_port, interpreter
+from bench.launch import first_line, free_port, interpreter, relay
 from bench.proc import MIB, cpu_seconds, memory
 from bench.results import Row
 from bench.watching import SCRAPE_EVERY, check, fetch, scrape, sidecar
@@ -36,11 +37,14 @@ CPU_GOAL = 0.015
 MEMORY_GOAL = 60 * MIB
 """Resident bytes."""
 SECONDS = 15.0
+LONGEST = 60.0
+"""Seconds for which one with many events is watched at most: they take turns, and load the machine."""
 
 _RATE = 50  # events per second and stream
 _FEW = 500  # events a second up to which sidecars are watched at the same time
 _WARM_UP = 6.0
 _EVERY = 1.0
+_AS_LONG = 0.9  # of the longest watch is as long
 _FOUND = 0.9  # of the events that were sent must have been seen
 
 
@@ -74,18 +78,22 @@ class Cell:
 
 
 def run(seconds: float = SECONDS) -> list[Row]:
-    """Every combination, each for so long after its warm-up."""
+    """Every combination, each for so long after its warm-up; those with many events not over ``LONGEST``."""
     few = [
         partial(watch, engines, events, "tap", seconds) for engines in ENGINES for events in EVENTS if events <= _FEW
     ]
     few += [partial(watch, *GOAL, "log", seconds), partial(watch, *GOAL, "tap", seconds, uvloop=True)]
-    with ThreadPoolExecutor(len(few)) as pool:
+    with ThreadPoolExecutor(len(few) + 1) as pool:
+        floor = pool.submit(relayed, GOAL[1], seconds)
         cells = [task.result() for task in [pool.submit(each) for each in few]]
     for engines in ENGINES:
-        cells += [watch(engines, events, "tap", seconds) for events in EVENTS if events > _FEW]
-    cells.append(watch(1, EVENTS[-1], "tap", seconds, uvloop=True))
+        cells += [watch(engines, events, "tap", min(seconds, LONGEST)) for events in EVENTS if events > _FEW]
+    cells.append(watch(1, EVENTS[-1], "tap", min(seconds, LONGEST), uvloop=True))
     cells.sort(key=lambda cell: (cell.source == "log", cell.uvloop, cell.engines, cell.events))
-    return [*map(_row, cells), *slopes([cell for cell in cells if cell.source == "tap" and not cell.uvloop])]
+    return [
+        *(_row(cell, floor.result()) for cell in cells),
+        *slopes([cell for cell in cells if cell.source == "tap" and not cell.uvloop]),
+    ]
 
 
 def watch(engines: int, events: int, source: Literal["tap", "log"], seconds: float, *, uvloop: bool = False) -> Cell:
@@ -125,6 +133,18 @@ def watch(engines: int, events: int, source: Literal["tap", "log"], seconds: flo
     )
 
 
+def relayed(events: int, seconds: float) -> float:
+    """The share of one core that a relay on asyncio takes to pass on so many events a second, and to read nothing."""
+    with interpreter("-m", "bench.tap_load", "source") as source, relay(int(first_line(source))) as (port, pid):
+        load = ("steady", str(port), str(events // _RATE), str(_RATE))
+        with interpreter("-m", "bench.tap_load", *load) as users:
+            first_line(users)
+            time.sleep(_WARM_UP)
+            cpu, start = cpu_seconds(pid), time.monotonic()
+            time.sleep(seconds)
+            return (cpu_seconds(pid) - cpu) / (time.monotonic() - start)
+
+
 _EVENTS_SEEN = f"{GAPS.metric}_count"
 """Every chunk but the first of a stream ends a gap."""
 
@@ -140,7 +160,7 @@ def _residents(pid: int, listen: str, start: float, seconds: float) -> Iterator[
         yield memory(pid)["resident"]
 
 
-def _row(cell: Cell) -> Row:
+def _row(cell: Cell, floor: float) -> Row:
     goal = cell.source == "tap" and (cell.engines, cell.events) == GOAL and not cell.uvloop
     resident = max(cell.resident)
     figures = {name: value for name, value in asdict(cell).items() if name != "resident"}
@@ -148,9 +168,11 @@ def _row(cell: Cell) -> Row:
         f"sidecar, {cell.engines} engine{'s' * (cell.engines > 1)}, {cell.events:,} events/s by {cell.source}"
         f"{', on uvloop' * cell.uvloop}",
         f"{cell.cpu:.2%} of a core, {resident / MIB:.1f} MiB, every {cell.interval:.2f} s",
+        f"a relay on asyncio that reads nothing: {floor:.2%} of a core" if goal else "-",
+        f"{cell.cpu / floor:.1f}x the time" if goal else "-",
         goal=f"under {CPU_GOAL:.1%} and {MEMORY_GOAL / MIB:.0f} MiB" if goal else "-",
         met=cell.cpu < CPU_GOAL and resident < MEMORY_GOAL if goal else None,
-        figures=figures | {"bytes": resident},
+        figures=figures | {"bytes": resident} | ({"floor_cpu": floor} if goal else {}),
     )
 
 
@@ -159,18 +181,24 @@ def slopes(cells: Sequence[Cell]) -> list[Row]:
     What one more engine and a thousand more events a second add, and what is there without: a plane through all cells.
 
     Engines that make the sidecar sample less often cost less than they would; so each is told per sample a second.
+    Memory grows with what is kept, so its plane is through those that were watched for the longest.
     """
-    plane = np.array([[1.0, cell.engines / cell.interval, cell.events / 1000] for cell in cells])
-    cpu, size = (
-        np.linalg.lstsq(plane, np.array(values), rcond=None)[0]
-        for values in ([cell.cpu for cell in cells], [float(max(cell.resident)) for cell in cells])
-    )
+    longest = [cell for cell in cells if cell.seconds > _AS_LONG * max(cell.seconds for cell in cells)]
+    cpu = _plane(cells, [cell.cpu for cell in cells])
+    size = _plane(longest, [float(max(cell.resident)) for cell in longest])
     whats = ("there without any", "each engine adds", "each thousand events/s add")
     return [
         Row(
             f"sidecar, all of these: {what}",
             f"{share:.3%} of a core, {bytes_ / MIB:.2f} MiB",
-            figures={"cpu_share": float(share), "bytes": float(bytes_)},
+            figures={"cpu_share": share, "bytes": bytes_},
         )
         for what, share, bytes_ in zip(whats, cpu, size, strict=True)
     ]
+
+
+def _plane(cells: Sequence[Cell], values: Sequence[float]) -> Sequence[float]:
+    """What is there without any, what each engine and what each thousand events a second add; by least squares."""
+    axes = np.array([[1.0, cell.engines / cell.interval, cell.events / 1000] for cell in cells])
+    found: Sequence[float] = np.linalg.lstsq(axes, np.array(values), rcond=None)[0].tolist()
+    return found

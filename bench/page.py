@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench import readme, results
-from bench.detect import INTERVALS
+from bench.detect import INTERVALS, USUAL
 from bench.results import Row
 from kvpressure import tables
 
@@ -20,8 +20,6 @@ PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 FOLDER = PAGE.parent / "benchmarks"
 KEPT = FOLDER / "results.json"
 
-_JUDGED = 15
-"""Seconds between scrapes at which the peers' rules are judged: what Prometheus does by its example."""
 _RATIOS = ("times_as_fast", "times_the_time")
 _STEADY = 0.1
 _PLACE = re.compile(r"^<!-- generated: (\S+) -->$", re.MULTILINE)
@@ -110,7 +108,7 @@ def ours(rows: Sequence[Row]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
 
 def peers(rows: Sequence[Row]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """Header and rows: every rule set on every trace at one interval, and on how many of them it is right."""
-    judged = [row.figures for row in rows if row.figures["interval"] == _JUDGED]
+    judged = [row.figures for row in rows if row.figures["interval"] == USUAL]
     header = ("pages on", *(f"`{figures['trace']}`" for figures in judged), "right")
     table = []
     for name in ("kvpressure", *judged[0]["peers"]):

@@ -88,7 +88,7 @@ def _rendering(texts: list[str]) -> Callable[[int], object]:
 
 
 def _events() -> Callable[[int], object]:
-    """Five hundred at a time, ten seconds of streams with fifty chunks a second in twenty calls."""
+    """Five hundred at a time: ten seconds of fifty streams with twenty chunks a second, in twenty calls."""
     streams = Streams("tap", StreamConfig(), lambda _: "m")
 
     def feed(call: int) -> None:

@@ -1,5 +1,6 @@
 """The plots of docs/benchmarks.md, of rows of results."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ def draw(found: Mapping[str, Sequence[Row]], folder: Path) -> None:
 def _agent(rows: Sequence[Row]) -> Figure:
     """CPU seconds per thousand scrapes of both, by the number of engines."""
     figure, axes = plt.subplots(figsize=(6.5, 3.4), constrained_layout=True)
+    rows = [row for row in rows if "engines" in row.figures]
     engines = [row.figures["engines"] for row in rows]
     for name, colour, label, above in (("ours", _OURS, "kvpressure", -14), ("peer", _PEER, "Prometheus agent", 6)):
         seconds = [row.figures[f"{name}_cpu_seconds"]["median"] for row in rows]
@@ -74,7 +76,7 @@ def _tap(rows: Sequence[Row]) -> Figure:
         axes,
         list(added),
         [1000 * figures["added_seconds"]["median"] for figures in added.values()],
-        [1000 * figures.get("peer_added_seconds", {"median": 0.0})["median"] for figures in added.values()],
+        [1000 * figures.get("peer_added_seconds", {"median": math.nan})["median"] for figures in added.values()],
         "nginx, which reads nothing of it",
     )
     axes.set_title("milliseconds added to a chunk's way")

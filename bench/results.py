@@ -73,7 +73,7 @@ def write(rows: Mapping[str, Sequence[Row]], failed: Sequence[str]) -> None:
     RESULTS.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
-def read(path: Path = RESULTS) -> dict[str, list[Row]]:
+def read(path: Path) -> dict[str, list[Row]]:
     """The rows of each benchmark, as they were written."""
     document = json.loads(path.read_text(encoding="utf-8"))
     return {name: [Row(**row) for row in rows] for name, rows in document["benchmarks"].items()}

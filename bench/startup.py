@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from dataclasses import asdict
 
-from bench.launch import free_port
+from bench.launch import free_port, interpreter
 from bench.measure import Spread, ratio
 from bench.proc import cpu_seconds
 from bench.results import Row
@@ -105,15 +105,11 @@ def _first_answer() -> tuple[float, float]:
     """CPU and wall seconds from the start of `serve` to its first answer."""
     listen, upstream = (f"127.0.0.1:{free_port()}" for _ in range(2))
     began = time.perf_counter()
-    command = [sys.executable, "-m", "kvpressure", "serve", "--vllm.url", f"http://{upstream}/metrics"]
-    process = subprocess.Popen([*command, "--web.listen-address", listen, "--log.level", "error"])
-    try:
+    command = ["-m", "kvpressure", "serve", "--vllm.url", f"http://{upstream}/metrics"]
+    with interpreter(*command, "--web.listen-address", listen, "--log.level", "error") as process:
         while time.perf_counter() - began < _WITHIN:
             with contextlib.suppress(OSError):
                 fetch(listen)
                 return cpu_seconds(process.pid), time.perf_counter() - began
             time.sleep(_ASK_EVERY)
-        raise RuntimeError("kvpressure serve did not answer in time")
-    finally:
-        process.terminate()
-        process.wait(15)
+    raise RuntimeError("kvpressure serve did not answer in time")

@@ -3,7 +3,8 @@ The tap in a stream of chunks, against nginx as a reverse proxy and against no p
 
 Upstream and client are processes of their own (tap_load.py). nginx has one worker and no buffering, as in front of a
 server that streams; it only passes bytes on, while the tap reads every message. It is unpacked from Debian's package,
-as the Makefile does with promtool, and where that cannot be done the tap stands alone.
+as the Makefile does with promtool, and where that cannot be done the tap stands alone. A relay on asyncio that reads
+nothing (relay.py) says what of the tap's time no proxy in Python can save.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.launch import first_line, free_port, interpreter
+from bench.launch import first_line, free_port, interpreter, relay
 from bench.measure import Spread, ratio
 from bench.proc import MIB, cpu_seconds, memory
 from bench.results import Row
@@ -87,10 +88,11 @@ def run() -> list[Row]:
     with interpreter("-m", "bench.tap_load", "source") as source:
         upstream = int(first_line(source))
         rows: list[Row] = []
-        with _tap(upstream) as tap, _nginx(upstream) as nginx:
+        with _tap(upstream) as tap, _nginx(upstream) as nginx, relay(upstream) as bare:
             ways = {"direct": Proxy(upstream), "tap": tap} | ({"nginx": nginx} if nginx else {})
             rows += _latency(_in_turn(ways, _QUIET))
-            rows.append(_cpu(_in_turn(ways, _BUSY)))
+            busy = _in_turn(ways | {"relay": Proxy(*bare)}, _BUSY)
+            rows += [_cpu(busy), _floor(busy)]
             rows.append(_memory(upstream, ways))
         rows += _sidecar(upstream)
     return rows
@@ -156,6 +158,18 @@ def _cpu(seen: dict[str, list[Seen]]) -> Row:
         ratio(ours, peers).text(1, "x the time", 1) if peers else "-",
         figures={"cpu_seconds_per_chunk": asdict(Spread.of(ours))}
         | ({"peer_cpu_seconds_per_chunk": asdict(Spread.of(peers))} if peers else {}),
+    )
+
+
+def _floor(seen: dict[str, list[Seen]]) -> Row:
+    """The same against what the least proxy on the same event loop takes."""
+    ours, floor = [one.cpu for one in seen["tap"]], [one.cpu for one in seen["relay"]]
+    return Row(
+        "tap: the same, against a relay on asyncio that reads nothing",
+        _carried(ours),
+        _carried(floor),
+        ratio(ours, floor).text(1, "x the time", 1),
+        figures={"floor_cpu_seconds_per_chunk": asdict(Spread.of(floor))},
     )
 
 
@@ -266,8 +280,10 @@ def _nginx(upstream: int) -> Iterator[Proxy | None]:
         process = subprocess.Popen([program, "-c", conf])
         try:
             _wait_listening(port)
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
-            yield Proxy(port, int(children[0]))
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            while not (workers := children.read_text(encoding="utf-8").split()):
+                time.sleep(0.05)  # it listens before it forks
+            yield Proxy(port, int(workers[0]))
         finally:
             process.terminate()
             process.wait(10)

@@ -92,7 +92,6 @@ class Reader(asyncio.Protocol):
             % (path.encode(), len(body), body)
         )
         self._delays = delays
-        self._rest = b""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

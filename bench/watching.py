@@ -13,7 +13,7 @@ from kvpressure.signals import PREEMPTIONS
 from kvpressure.signals_exporter import SAMPLE_ERRORS, UP
 
 SCRAPE_EVERY = 15.0
-"""Seconds, as Prometheus does where nobody says anything else."""
+"""Seconds, as in Prometheus's example configuration."""
 ENGINES = "engines"
 """How many engines there are, among what `scrape` gives."""
 

@@ -74,10 +74,10 @@ def test_the_goal_against_the_agent_is_for_one_engine():
 @pytest.mark.parametrize(("cpu", "size", "met"), [(0.014, 50, True), (0.016, 50, False), (0.014, 61, False)])
 def test_the_goal_of_the_matrix_is_for_one_cell(cpu, size, met):
     """CPU and memory must both hold, at one engine and 500 events a second through the tap."""
-    row = matrix._row(matrix.Cell(1, 500, "tap", 15.0, cpu, 500.0, 1.0, (0, size * 2**20), 0.0))
+    row = matrix._row(matrix.Cell(1, 500, "tap", 15.0, cpu, 500.0, 1.0, (0, size * 2**20), 0.0), 0.02)
 
     assert met is row.met
-    assert matrix._row(matrix.Cell(8, 500, "tap", 15.0, cpu, 500.0, 1.0, (0, size * 2**20), 0.0)).met is None
+    assert matrix._row(matrix.Cell(8, 500, "tap", 15.0, cpu, 500.0, 1.0, (0, size * 2**20), 0.0), 0.02).met is None
 
 
 def test_slopes_find_what_each_engine_and_each_event_costs():
