@@ -4,16 +4,21 @@ import io
 import json
 import os
 import random
+import re
+from pathlib import Path
 
 import pytest
 import yaml
-from soak import faults, machine, report, stage
+from soak import faults, judge, machine, report, stage
 from soak.engines import COUNTERS, Engine, Seen, exposition
 from soak.judge import Judge, Period, Rules, Scrape, whole
 from soak.requestlog import RequestLog
-from soak.standin import _GARBAGE
+from soak.standin import _GARBAGE, _cut
 from soak.truth import Ledger, StreamWatch, write
 
+from kvpressure.config import Config
+from kvpressure.derive.target import Target
+from kvpressure.signals import CATALOGUE
 from kvpressure.vllm.logs import LogReader
 from kvpressure.vllm.metrics import ExpositionReader
 from kvpressure.vllm.reading import ExpositionError
@@ -191,12 +196,25 @@ def test_garbage_is_none_that_a_reader_takes_for_good():
         kept += [reading.generation_tokens for reading in readings]
 
     assert set(kept) <= {None, engine.counters["tokens"]} | {value for value in kept if value != value}  # noqa: PLR0124
-    assert not spoil_ends_line(text)
+    assert _cut in _GARBAGE
+    assert not _cut(text).endswith(b"\n")
 
 
-def spoil_ends_line(text):
-    """Whether the exposition that is cut off ends with a whole line."""
-    return any(spoil(text).endswith(b"\n") for spoil in _GARBAGE if spoil.__name__ == "_cut")
+def test_garbage_leaves_no_trace():
+    """However often it comes round, with good expositions between or none, nothing is counted that did not happen."""
+    engine, target, t = Engine("m", 0, 0), Target(Config()), 1.8e9
+    for number in range(60):
+        engine.tick(random.Random(1))
+        text = exposition([engine])
+        spoil = _GARBAGE[number % len(_GARBAGE)] if number % 20 >= 10 else str.encode
+        t += 1.0
+        target.observe(t, spoil(text).decode("utf-8", "replace"), 0.005)
+    t += 1.0
+    target.observe(t, exposition([engine]), 0.005)
+    (found,) = target.snapshot(t).engines
+
+    assert 0 == found.resets
+    assert engine.counters["finished"] - 3.0 == found.prompt_lengths.counts[-1] == sum(found.finished.values())
 
 
 def test_the_log_is_read_as_vllms(tmp_path):
@@ -324,7 +342,8 @@ def test_pauses_have_two_bounds():
 
 def test_a_tap_is_held_against_its_users():
     """What the tap did not pass on to a user it need not have counted, and a pause that a user had may be its own."""
-    truth, user = happened(opened=10), Ledger([{"t": 0.0, "stream/opened": 9, "stream/maybe": 1, "stream/sure": 1}])
+    row = {"stream/opened": 9, "stream/maybe": 1, "stream/sure": 1}
+    truth, user = happened(opened=10), Ledger([{"t": t, "stream/gaps": t, **row} for t in (0.0, 30.0)])
 
     def judged(streamed, paused):
         text = said(more=streams(streamed, paused, "tap"))
@@ -333,6 +352,32 @@ def test_a_tap_is_held_against_its_users():
     assert {} == judged(9, 0) == judged(10, 1)
     assert ["kvpressure_requests_streamed_total by tap is under what was read"] == list(judged(8, 0))
     assert ["kvpressure_requests_streamed_total by tap is over what happened"] == list(judged(11, 0))
+
+
+def test_a_tap_that_serves_nobody_is_found():
+    """Users who get nothing, or are turned away, are wrong though the tap counts what passes through it."""
+
+    def judged(gaps, failed, rules=None):
+        user = Ledger([{"t": 0.0}, {"t": 30.0, "stream/gaps": gaps, "failed": failed}])
+        return dict(outcome({}, rules, users=[user]).wrong)
+
+    assert {} == judged(5, 0) == judged(5, 3, Rules(turns_away=True))
+    assert {"3 requests of users failed": 1} == judged(5, 3)
+    assert {"users got nothing through the tap": 1} == judged(0, 0)
+
+
+def test_what_is_judged_is_in_the_catalogue():
+    """A metric that was renamed would be absent from every scrape, and nothing of it judged any more."""
+    names = set(re.findall(r"kvpressure_\w+", Path(judge.__file__).read_text(encoding="utf-8"))) - {"kvpressure_"}
+    known = {signal.metric for signal in CATALOGUE}
+
+    assert len(names) > 20
+    assert [] == sorted(name for name in names if not name.endswith("_") and known.isdisjoint({name, *_families(name)}))
+
+
+def _families(name):
+    """What a series may belong to."""
+    return {name.removesuffix(end) for end in ("_count", "_sum", "_bucket")}
 
 
 def test_what_was_lost_once_is_not_asked_for_again():
@@ -394,11 +439,26 @@ def test_every_fault_has_a_place():
 
 def test_the_page_has_the_results_that_are_kept():
     """The table of docs/reliability.md is that of the kept results, and they are of the faults that there are."""
-    lanes = report.load()
+    lanes, hours = report.load(), report.load(report.HOURS)
     page = report.PAGE.read_text(encoding="utf-8")
 
-    assert report.filled(page, lanes) == page
-    assert not lanes or [row.fault for lane in lanes for row in lane.rows] == [fault.name for fault in faults.faults()]
+    assert report.filled(page, lanes, hours) == page
+    for kept in (lanes, hours):
+        assert {row.fault for lane in kept for row in lane.rows} == {fault.name for fault in faults.faults()}
+
+
+def test_a_lane_says_of_pages_what_it_can():
+    """A run that is shorter than what alerts wait for says nothing of pages at a usual scrape interval."""
+    short, long, paged = report.Lane("l"), report.Lane("l", 90.0, [], rounds=9), report.Lane("l", 90.0, ["A"], rounds=9)
+
+    said = report.filled(
+        "<!-- generated: soak -->\n<!-- end -->\n<!-- generated: soak-hours -->\n<!-- end -->\n", [short], [long, paged]
+    )
+
+    assert "* Lane l: once through, 0 min.\n" in said
+    assert "* Lane l: 9 times through, 90 min, scraped every 15 s nothing paged.\n" in said
+    assert "scraped every 15 s A paged" in said
+    assert [False, False, True] == [short.failed, long.failed, paged.failed]
 
 
 def test_a_row_tells_what_went_wrong():

@@ -2,13 +2,15 @@
 ``python -m tests.soak [--hours N] [--lane NAME] [--fault WORD] [--write]``: the real sidecar through faults.
 
 Without ``--hours`` once through all of them, some five minutes. With it again and again, and memory must not grow.
-``--write`` keeps what came of it in docs/reliability.md.
+``--write`` keeps what came of it in docs/reliability.md: of once through the table, of hours what stands below it.
 """
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -21,12 +23,12 @@ from .judge import TIMELY, Judge, Outcome, Period
 from .report import Lane, Row
 from .stage import Stage, stage
 
-_PORTS = 21_700
 _SETTLE = 3.0
 _AFTER = 3.0
 _REST = 5.0
 _REMEMBERED = 300.0
 """Seconds for which the sidecar's gauges of paused requests look back: users who waited are in them as long."""
+_stopped = threading.Event()
 _DEFECTS = ("Traceback", "please report", "Task exception was never retrieved", "CancelledError")
 
 
@@ -46,55 +48,67 @@ class Run:
         self._lane = Lane(name)
         self._failures: Counter[str] = Counter()
         self._began = 0.0
-        self._paced: set[str] = set()
         self._judged: Judge | None = None
 
-    def run(self, folder: Path, port: int) -> Lane:
-        """Go through the faults, until the time is over."""
+    def run(self, folder: Path) -> Lane:
+        """
+        Go through the faults, until the time is over.
+
+        Raises:
+            KeyboardInterrupt: it was to stop.
+        """
         lane = self._lane
         place = folder / lane.name
         place.mkdir()
         # A preemption now and then, but in one lane only: right after one, users who pause page nobody.
         preempts = 100 if lane.name == "vllm" else 0
         self._began = time.monotonic()
-        with stage(place, port, preempts=preempts, few_files=lane.name == "machine") as running:
+        with stage(place, preempts=preempts, few_files=lane.name == "machine") as running:
             while True:
                 self._round(running)
                 if running.sidecar.poll() is not None or time.monotonic() >= self._until:
                     break
             if running.sidecar.poll() is not None:
                 lane.complaints.append(f"it ended with status {running.sidecar.returncode}")
+        lane.minutes = (time.monotonic() - self._began) / 60
+        lane.paced = pages.paced(running.scraper.paced) if lane.minutes >= report.PACED else None
         log = (place / "sidecar.log").read_text(encoding="utf-8", errors="replace")
         lane.complaints += [defect for defect in _DEFECTS if defect in log]
-        lane.minutes = (time.monotonic() - self._began) / 60
-        lane.slope = report.slope(lane.rests)
         lane.failures = dict(self._failures) if lane.rounds > 1 else {}
-        lane.paced = sorted(self._paced)
         return lane
 
     def _round(self, running: Stage) -> None:
         tried: list[tuple[Fault, Period]] = []
+        missed: dict[str, tuple[str, ...]] = {}
         skipped = {fault.name: why for fault in self._todo if (why := machine.missing(fault.needs))}
         running.forget()
         for fault in self._todo:
             if fault.name in skipped or running.sidecar.poll() is not None:
                 continue
             say(f"{self._lane.name}: {fault.name}")
+            running.missed.clear()
             tried.append((fault, _go_through(running, fault)))
-        time.sleep(_REST)
+            missed[fault.name] = tuple(running.missed)
+        _wait(_REST)
         resting = [size for t, size in running.scraper.memory if t > time.monotonic() - _REST]
         self._lane.rests.append((time.monotonic() - self._began, min(resting, default=0.0)))
-        self._judge(running, tried, skipped)
+        self._judge(running, tried, skipped, missed)
         self._lane.rounds += 1
 
-    def _judge(self, running: Stage, tried: list[tuple[Fault, Period]], skipped: dict[str, str]) -> None:
+    def _judge(
+        self,
+        running: Stage,
+        tried: list[tuple[Fault, Period]],
+        skipped: dict[str, str],
+        missed: dict[str, tuple[str, ...]],
+    ) -> None:
         scrapes = list(running.scraper.scrapes)
-        self._paced.update(pages.paced(scrapes))
         standin, users = running.ledgers()
         judge = self._judged = Judge(scrapes, standin, users, self._judged)
         rows = {name: Row(name, skipped=why) for name, why in skipped.items()}
         for fault, period in tried:
             outcome = judge.judge(period, fault.rules)
+            outcome.wrong.update(missed[fault.name])
             busy = standin.held_up(period.began, period.ended)
             if busy > report.BUSY:
                 wrong = {
@@ -130,20 +144,26 @@ def say(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
+def _wait(seconds: float) -> None:
+    """Wait, unless it is to stop."""
+    if _stopped.wait(max(0.0, seconds)):
+        raise KeyboardInterrupt
+
+
 def _go_through(running: Stage, fault: Fault) -> Period:
     """Let one fault happen, and wait until all is well again."""
     running.wait_whole(frozenset(), _SETTLE)
-    time.sleep(_SETTLE)
+    _wait(_SETTLE)
     last = running.scraper.scrapes[-1]
     began = time.monotonic()
     fault.begin(running)
     for second in range(round(fault.seconds)):
         fault.each(running, second)
-        time.sleep(max(0.0, began + second + 1 - time.monotonic()))
+        _wait(began + second + 1 - time.monotonic())
     fault.end(running)
     released = time.monotonic()
     running.wait_whole(last.names, fault.patience)
-    time.sleep(_AFTER)
+    _wait(_AFTER)
     return Period(began, released, time.monotonic())
 
 
@@ -160,6 +180,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0, or 1 where anything did not go as it must.
     """
+    # Asked to end, it leaves no process, mount or group behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__.split("\n\n")[1])
     parser.add_argument("--hours", type=float, default=0.0, help="go through the faults again until then")
     parser.add_argument("--lane", choices=LANES, help="only this lane")
@@ -177,8 +199,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with ThreadPoolExecutor(len(names)) as pool:
             runs = [Run(name, [fault for fault in todo if fault.lane == name], until) for name in names]
-            waiting = [pool.submit(run.run, folder, _PORTS + 10 * place) for place, run in enumerate(runs)]
-            lanes = [each.result() for each in waiting]
+            waiting = [pool.submit(run.run, folder) for run in runs]
+            try:
+                lanes = [each.result() for each in waiting]
+            except BaseException:
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    signal.signal(number, signal.SIG_IGN)
+                _stopped.set()
+                raise
     finally:
         if options.keep:
             shutil.copytree(folder, options.keep, dirs_exist_ok=True)
@@ -192,4 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("python -m tests.soak: interrupted")

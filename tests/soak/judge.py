@@ -100,12 +100,14 @@ class Rules:
         loses: observers that cannot see everything, by no fault of theirs: tap, log.
         lingers: observers that cannot see who is gone, until it is over.
         lag: seconds by which the sidecar may be late.
+        turns_away: whether requests of users may fail.
     """
 
     may_lack: frozenset[str] = frozenset()
     loses: frozenset[str] = frozenset()
     lingers: frozenset[str] = frozenset()
     lag: float = 3.0
+    turns_away: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class Outcome:
     samples: int = 0
 
 
-TIMELY = ("is under what was read", "was absent for no reason", "everything", "_gap_max_seconds by tap is over")
+TIMELY = ("is under what was read", "was absent for no reason", "samples went by", "_gap_max_seconds by tap is over")
 """Parts of the sentences that say more of the machine than of the sidecar where the machine is busy with others."""
 
 
@@ -190,6 +192,7 @@ class Judge:
             wrong["not everything came back"] += 1
         elif outcome.samples >= SAMPLES and rules.may_lack & {"vllm", "all"}:
             wrong[f"{outcome.samples} samples went by until everything was back"] += 1
+        wrong.update(self._served(period, rules))
         self._lingering |= rules.loses
         last: Scrape = baseline
         for scrape in seen:
@@ -216,6 +219,17 @@ class Judge:
         if bad:
             known = self._standin.at(bad[-1].start - _SLACK, "answered")
             outcome.samples = max(0, int(known - self._standin.at(period.released, "answered")))
+
+    def _served(self, period: Period, rules: Rules) -> Iterator[str]:
+        """Users get their streams through the tap, and none is turned away for no reason."""
+
+        def gained(name: str) -> float:
+            return sum(user.after(period.ended, name) - user.at(period.began, name) for user in self._users)
+
+        if self._users and not gained("stream/gaps"):
+            yield "users got nothing through the tap"
+        if not rules.turns_away and (failed := gained("failed")):
+            yield f"{failed:.0f} requests of users failed"
 
     def _engines(self, scrape: Scrape, lag: float) -> Iterator[str]:
         """Counters are at least what was read, at most what happened; gauges are what was held."""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from kvpressure import tables
@@ -11,8 +12,11 @@ from .machine import ROOT
 
 PAGE = ROOT / "docs" / "reliability.md"
 RESULTS = ROOT / "docs" / "reliability" / "soak.json"
+HOURS = RESULTS.with_name("hours.json")
 SLOPE = 0.1
-"""MiB an hour that the sidecar's memory may grow by, after the first minutes."""
+"""MiB an hour that the sidecar's memory may grow by, once it is full."""
+PACED = 15.0
+"""Minutes that a run must last to say anything of pages at a usual scrape interval: alerts wait for minutes."""
 MIB = 1024 * 1024
 FILLS = 900.0
 """Seconds for which the sidecar keeps readings: until then its memory grows because it must."""
@@ -65,24 +69,27 @@ class Lane:
     Args:
         name: the lane.
         minutes: how long it ran.
-        paced: critical alerts over all of it, scraped every fifteen seconds.
+        paced: critical alerts over all of it, scraped every fifteen seconds; None where it was too short to tell.
         complaints: what its log says of a defect.
         rows: its faults, of the last time round where it went through them more than once.
         rounds: how many times it went through them.
-        slope: MiB an hour that its memory grew by once it was full; None where it did not run for long enough.
         rests: at the end of every round, seconds since the first began and bytes of its own pages.
         failures: faults that failed in any round, with the number of rounds.
     """
 
     name: str
     minutes: float = 0.0
-    paced: list[str] = field(default_factory=list)
+    paced: list[str] | None = None
     complaints: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     rounds: int = 0
-    slope: float | None = None
     rests: list[tuple[float, float]] = field(default_factory=list)
     failures: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def slope(self) -> float | None:
+        """MiB an hour that its memory grew by in the second half; None where it did not run for long enough."""
+        return slope([(t, size) for t, size in self.rests if t > 30 * self.minutes])
 
     @property
     def failed(self) -> bool:
@@ -110,24 +117,30 @@ def slope(points: Sequence[tuple[float, float]]) -> float | None:
     return 3600 / MIB * sum((t - middle) * (size - mean) for t, size in late) / spread
 
 
-def load() -> list[Lane]:
-    """The lanes that were kept; none before the first run."""
-    if not RESULTS.exists():
+def load(path: Path = RESULTS) -> list[Lane]:
+    """The lanes that were kept in a file; none before the first run."""
+    if not path.exists():
         return []
-    kept = json.loads(RESULTS.read_text(encoding="utf-8"))["lanes"]
-    return [Lane(**{**lane, "rows": [_row(row) for row in lane["rows"]]}) for lane in kept]
+    kept = json.loads(path.read_text(encoding="utf-8"))["lanes"]
+    return [
+        Lane(**{**lane, "rows": [_row(row) for row in lane["rows"]], "rests": [(t, size) for t, size in lane["rests"]]})
+        for lane in kept
+    ]
 
 
 def save(lanes: Sequence[Lane]) -> None:
-    """Keep them, and write the page's table."""
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"lanes": [asdict(lane) for lane in lanes]}, indent=1) + "\n", encoding="utf-8")
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), lanes), encoding="utf-8")
+    """Keep them, those of hours beside those of once through, and write the page."""
+    path = HOURS if any(lane.rounds > 1 for lane in lanes) else RESULTS
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"lanes": [asdict(lane) for lane in lanes]}, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), load(), load(HOURS)), encoding="utf-8")
 
 
-def filled(page: str, lanes: Sequence[Lane]) -> str:
-    """The page with the table of these lanes in it."""
-    return tables.filled(page, "soak", markdown(lanes).rstrip("\n"), PAGE.name)
+def filled(page: str, lanes: Sequence[Lane], hours: Sequence[Lane]) -> str:
+    """The page with the table of one run in it, and the sentences of another that took hours."""
+    page = tables.filled(page, "soak", markdown(lanes).rstrip("\n"), PAGE.name)
+    said = "\n".join(f"* {_sentence(lane)}" for lane in hours) or "No run of hours has been kept yet."
+    return tables.filled(page, "soak-hours", said, PAGE.name)
 
 
 def markdown(lanes: Sequence[Lane]) -> str:
@@ -169,12 +182,14 @@ def _absent(absent: dict[str, float]) -> str:
 
 
 def _sentence(lane: Lane) -> str:
-    paced = f"paged: {', '.join(lane.paced)}" if lane.paced else "no page"
+    paced = "" if lane.paced is None else f", scraped every 15 s {', '.join(lane.paced) or 'nothing'} paged"
     crash = f" It complained: {'; '.join(lane.complaints)}." if lane.complaints else ""
-    drift = "" if lane.slope is None else f" Memory: {lane.slope:+.2f} MiB an hour."
+    drift = "" if lane.slope is None else f" Memory in the second half: {lane.slope:+.2f} MiB an hour."
     times = f"{lane.rounds} times through" if lane.rounds > 1 else "once through"
-    failures = "".join(f" {name} failed {count} times." for name, count in lane.failures.items())
-    return f"Lane {lane.name}: {times}, {lane.minutes:.0f} min, scraped every 15 s {paced}.{crash}{drift}{failures}"
+    worst = max(lane.failures, key=lambda name: lane.failures[name], default="")
+    others = f" and {len(lane.failures) - 1} more" if len(lane.failures) > 1 else ""
+    failures = f" Not as it must be: {worst} in {lane.failures[worst]} rounds{others}." if worst else ""
+    return f"Lane {lane.name}: {times}, {lane.minutes:.0f} min{paced}.{crash}{drift}{failures}"
 
 
 def _row(kept: dict[str, Any]) -> Row:

@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.launch import free_port
+from bench.proc import memory
+from tests.alert_harness import STEP
+
 from . import machine
 from .judge import Scrape, whole
 from .truth import Ledger
@@ -26,6 +30,7 @@ FILES = 256
 _USERS = {"concurrency": 8, "streams": 0, "tokens": 40, "every": 0.05}
 _SCRAPE_TIMEOUT = 3.0
 _START = 30.0
+_TAIL = 2000  # characters of a log
 
 
 @dataclass
@@ -33,7 +38,6 @@ class Stage:
     """What runs in one lane."""
 
     folder: Path
-    few_files: bool
     url: str
     tap: str
     standin: subprocess.Popen[str]
@@ -41,6 +45,8 @@ class Stage:
     cpu: Path | None
     scraper: "Scraper"
     users: list[tuple[subprocess.Popen[bytes], Path]] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+    """What of the latest fault could not be brought about, in sentences."""
     _read: dict[Path, int] = field(default_factory=dict)
 
     @property
@@ -86,6 +92,13 @@ class Stage:
         for process, _ in self.users:
             _end(process)
 
+    def streaming(self, least: int) -> None:
+        """Note it where fewer streams than these are open at the stand-in."""
+        standin, _ = self.ledgers()
+        there = standin.rows[-1]["stream/open"] if standin.rows else 0
+        if there < least:
+            self.missed.append(f"only {there:.0f} of {least} streams were open")
+
     def forget(self) -> None:
         """Keep no more of the past than the next judgement needs."""
         del self.scraper.scrapes[:-5]
@@ -117,29 +130,35 @@ class Scraper(threading.Thread):
     Scrapes a sidecar every second, as a Prometheus in a hurry would, and looks at its memory.
 
     Args:
-        port: where it listens.
+        listen: its address.
         process: the sidecar.
     """
 
-    def __init__(self, port: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, listen: str, process: subprocess.Popen[bytes]) -> None:
         super().__init__(daemon=True)
         self.scrapes: list[Scrape] = []
+        self.paced: list[Scrape] = []
+        """One in fifteen of all, as a Prometheus scrapes."""
         self.memory: list[tuple[float, float]] = []
         """Moments, and the bytes of the sidecar's own pages then."""
-        self._port = port
+        self._listen = listen
         self._process = process
         self._stopped = threading.Event()
 
     def run(self) -> None:
         """Scrape until stopped."""
         due = time.monotonic()
+        number = 0
         while not self._stopped.wait(max(0.0, due - time.monotonic())):
             due = max(due + 1.0, time.monotonic() - 1.0)
             start = time.monotonic()
             text = self._text()
             self.scrapes.append(Scrape(start, time.monotonic(), text))
-            with contextlib.suppress(OSError, IndexError):
-                self.memory.append((start, own_bytes(self._process.pid)))
+            if number % STEP == 0:
+                self.paced.append(Scrape(start, start, text))
+            number += 1
+            with contextlib.suppress(OSError, KeyError):
+                self.memory.append((start, memory(self._process.pid)["own"]))
 
     def stop(self) -> None:
         """Stop, and wait for the end."""
@@ -147,7 +166,7 @@ class Scraper(threading.Thread):
         self.join()
 
     def _text(self) -> str | None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_SCRAPE_TIMEOUT)
+        connection = http.client.HTTPConnection(self._listen, timeout=_SCRAPE_TIMEOUT)
         try:
             connection.request("GET", "/metrics")
             answer = connection.getresponse()
@@ -159,20 +178,13 @@ class Scraper(threading.Thread):
         return body.decode() if answer.status == http.HTTPStatus.OK else None
 
 
-def own_bytes(pid: int) -> float:
-    """Bytes of a process's own resident pages."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    return float(status.partition("RssAnon:")[2].split()[0]) * 1024
-
-
 @contextlib.contextmanager
-def stage(folder: Path, port: int, *, preempts: int, few_files: bool) -> Iterator[Stage]:
+def stage(folder: Path, *, preempts: int, few_files: bool) -> Iterator[Stage]:
     """
     A lane, from when its sidecar has sampled until the block ends.
 
     Args:
         folder: an empty one, for all that it writes.
-        port: the sidecar's; the tap's is the next one.
         preempts: tenths of a second from one preemption of the stand-in to the next; 0 for none.
         few_files: whether the sidecar may open few files only, and gets a clock that can be set.
     """
@@ -182,9 +194,9 @@ def stage(folder: Path, port: int, *, preempts: int, few_files: bool) -> Iterato
         stack.enter_context(machine.disk(logs, DISK))
         name = f"kvpressure-soak-{os.getpid()}-{folder.name}"
         cpu = stack.enter_context(machine.group("cpu", name))
-        memory = stack.enter_context(machine.group("memory", name))
-        if memory is not None:
-            (memory / "memory.limit_in_bytes").write_text(str(MEMORY))
+        limited = stack.enter_context(machine.group("memory", name))
+        if limited is not None:
+            (limited / "memory.limit_in_bytes").write_text(str(MEMORY))
         standin = subprocess.Popen(
             [sys.executable, "-m", "tests.soak.standin", str(logs), str(folder / "standin.jsonl"), str(preempts)],
             cwd=machine.ROOT,
@@ -195,36 +207,36 @@ def stage(folder: Path, port: int, *, preempts: int, few_files: bool) -> Iterato
         )
         stack.callback(_end, standin)
         upstream = f"http://127.0.0.1:{standin.stdout.readline().strip() if standin.stdout else ''}"
+        listen, tap = (f"127.0.0.1:{free_port()}" for _ in range(2))
         settings = {
             "vllm.url": f"{upstream}/metrics",
-            "web.listen-address": f"127.0.0.1:{port}",
-            "tap.listen": f"127.0.0.1:{port + 1}",
+            "web.listen-address": listen,
+            "tap.listen": tap,
             "tap.upstream": upstream,
             "log.path": str(logs / "0.log"),
         }
-        sidecar = _sidecar(stack, folder, settings, memory, few_files=few_files)
-        scraper = Scraper(port, sidecar)
+        sidecar = _sidecar(stack, folder, settings, limited, few_files=few_files)
+        scraper = Scraper(listen, sidecar)
         scraper.start()
         stack.callback(scraper.stop)
-        running = Stage(
-            folder, few_files, f"127.0.0.1:{port}", f"http://127.0.0.1:{port + 1}", standin, sidecar, cpu, scraper
-        )
+        running = Stage(folder, listen, f"http://{tap}", standin, sidecar, cpu, scraper)
         stack.callback(running.close)
         if not running.wait_whole(frozenset({"kvpressure_up", "kvpressure_log_files"}), _START):
-            raise RuntimeError(f"the sidecar of lane {folder.name} did not start; see sidecar.log in {folder}")
+            said = (folder / "sidecar.log").read_text(encoding="utf-8", errors="replace")[-_TAIL:]
+            raise RuntimeError(f"the sidecar of lane {folder.name} did not start; it said: {said or 'nothing'}")
         running.come(**_USERS)
         yield running
 
 
 def _sidecar(
-    stack: contextlib.ExitStack, folder: Path, settings: dict[str, str], memory: Path | None, *, few_files: bool
+    stack: contextlib.ExitStack, folder: Path, settings: dict[str, str], limited: Path | None, *, few_files: bool
 ) -> subprocess.Popen[bytes]:
     """The real program, as it is started in a container, with its log in a file."""
     flags = [word for name, value in settings.items() for word in (f"--{name}", value)]
     offset = folder / "clock"
     offset.write_text("+0\n")
     out = stack.enter_context((folder / "sidecar.log").open("wb"))
-    before = [*machine.enter(memory), *(machine.open_files(FILES) if few_files else ()), *machine.unprivileged()]
+    before = [*machine.enter(limited), *(machine.open_files(FILES) if few_files else ()), *machine.unprivileged()]
     process = subprocess.Popen(
         [*before, sys.executable, "-m", "kvpressure", "serve", *flags],
         env={**os.environ, **(machine.clock_environment(offset) if few_files else {})},

@@ -147,8 +147,7 @@ class StandIn:
             self._watch.tick(now)
             rows = {name: value for engine in self._engines.values() for name, value in engine.rows().items()}
             rows |= {f"stream/{name}": value for name, value in self._watch.totals(now).items()}
-            rows |= {"log/lines": self._log.lines, "log/lost": self._log.lost}
-            rows |= {"asked": self._asked, "answered": self._answered}
+            rows |= {"log/lines": self._log.lines, "answered": self._answered}
             write(self._truth, now, rows)
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
@@ -204,7 +203,7 @@ class StandIn:
         return response
 
     async def _answer(self, response: web.StreamResponse, number: int, name: str, asked: dict[str, Any]) -> None:
-        """So many tokens, or tokens for ever; `pause` seconds before the second one, where that is asked for."""
+        """So many tokens, or tokens for ever."""
         await response.write(_event(name, {"role": "assistant", "content": ""}, None))
         tokens = asked["tokens"]
         for place in itertools.count(1):
@@ -219,7 +218,7 @@ class StandIn:
             await response.write(_event(name, {"content": "x"}, reason))
             if last:
                 break
-            await asyncio.sleep(asked["pause"] if place == 1 and asked.get("pause") else asked["every"])
+            await asyncio.sleep(asked["every"])
         self._line(
             "request_logger.py:108",
             f"Generated response {name} (streaming complete): output: '', finish_reason: streaming_complete",

@@ -35,6 +35,8 @@ class StreamWatch:
     maybe: int = 0
     longest: float = 0.0
     _open: dict[int, list[float]] = field(default_factory=dict)
+    _top: int = 0
+    """Most streams that were open at once, since somebody asked."""
     _woken: int = 0
     """Streams that were silent, and are no longer, since somebody asked."""
 
@@ -44,6 +46,7 @@ class StreamWatch:
         if seen is None:
             self.opened += 1
             self._open[key] = [now, 0.0]
+            self._top = max(self._top, len(self._open))
             return
         self.gaps += 1
         self._woken += now - seen[0] > PAUSE - DOUBT
@@ -64,8 +67,9 @@ class StreamWatch:
             self._silent(seen, now)
 
     def totals(self, now: float) -> dict[str, float]:
-        """The counts so far, by name; `silent` are those that paused, or nearly, since this was last called."""
+        """The counts so far, by name; since this was last called, `open` is the most, and `silent` all who were."""
         woken, self._woken = self._woken, 0
+        top, self._top = self._top, len(self._open)
         return {
             "opened": self.opened,
             "gaps": self.gaps,
@@ -73,7 +77,7 @@ class StreamWatch:
             "sure": self.sure,
             "maybe": self.maybe,
             "longest": self.longest,
-            "open": len(self._open),
+            "open": top,
             "silent": woken + sum(now - seen[0] > PAUSE - DOUBT for seen in self._open.values()),
         }
 

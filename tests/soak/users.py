@@ -3,7 +3,7 @@ Users of a stand-in, as a process: each asks, reads its stream to the end, and a
 
 Every tenth of a second it writes down what they have seen. ``python -m tests.soak.users URL TRUTH PLAN``; the plan is
 JSON: how many at a time (`concurrency`), how many requests in all (`streams`, 0 without end), what each asks for
-(`tokens`, `every`, `pause`).
+(`tokens`, `every`).
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Users:
             self._write(out)
 
     async def _user(self, session: aiohttp.ClientSession) -> None:
-        asked = {key: self._plan[key] for key in ("tokens", "every", "pause") if key in self._plan}
+        asked = {key: self._plan[key] for key in ("tokens", "every")}
         while (number := next(self._numbers)) < self._plan["streams"] or not self._plan["streams"]:
             try:
                 async with session.post(self._url, json={**asked, "stream": True}) as response:
