@@ -47,7 +47,7 @@ def test_help_of_each_command(command):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--frob"], "kvpressure serve: unrecognized arguments: --frob; see kvpressure serve --help"),
+        (["--frob"], "kvpressure serve: there is no flag --frob; see kvpressure serve --help"),
         (
             ["frob"],
             (
@@ -107,6 +107,26 @@ def test_a_secret_in_a_wrong_url_is_not_repeated():
     assert "--vllm.url" in said.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--vllm.headers", "Authorization: Bearer canary"],
+        ["--vllm.headers=Authorization:canary"],
+        ["check", "--vllm.headers=Authorization: Bearer canary"],
+        ["check", "http://127.0.0.1:9", "Authorization: Bearer canary"],
+        ["-Hcanary"],
+        ["replay", "/nowhere", "canary"],
+    ],
+)
+def test_a_secret_behind_a_wrong_flag_is_not_repeated(words):
+    """A flag that does not exist is refused without what was given to it, which may be a key."""
+    said = kvpressure(*words)
+
+    assert (2, "") == (said.returncode, said.stdout)
+    assert "canary" not in said.stderr
+    assert 1 == said.stderr.count("\n")
+
+
 def test_config_check(tmp_path):
     """--config.check says that a good file is good, and starts nothing."""
     file = tmp_path / "kvpressure.yml"
@@ -149,6 +169,18 @@ def test_signals_lists_the_catalogue():
     assert 0 == said.returncode
     listed = {line.split()[0] for line in said.stdout.splitlines() if line.startswith("kvpressure_")}
     assert {signal.metric for signal in CATALOGUE} == listed
+
+
+def test_a_name_that_the_terminal_cannot_write(tmp_path, monkeypatch):
+    """Letters of a model's name that the output's encoding lacks are question marks, and the rest is said."""
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONIOENCODING", "ascii")
+    row = json.dumps({"t": 1000.0, "body": 'vllm:num_requests_running{model_name="\u30e2a"} 1\n'})
+    (tmp_path / "metrics.jsonl").write_text(row, encoding="utf-8")
+
+    said = kvpressure("replay", str(tmp_path))
+
+    assert (0, "") == (said.returncode, said.stderr)
+    assert "model ?a, engine 0" in said.stdout
 
 
 def test_replay_steps(tmp_path):

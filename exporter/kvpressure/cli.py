@@ -7,8 +7,10 @@ Each command imports what it needs when it runs: `serve` never loads the generat
 import argparse
 import dataclasses
 import errno
+import io
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -35,8 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # In a container: the kernel drops a signal that process 1 does not handle yet, and imports take a moment.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(OK))
     words = list(sys.argv[1:] if argv is None else argv)
-    # Started with its output closed, it has none.
-    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
+    _prepare_output()
     if words[:1] in (["-h"], ["--help"], ["help"]):
         sys.stdout.write(_overview())
         return OK
@@ -52,7 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _Parser(prog=f"kvpressure {name}", description=command.text, allow_abbrev=False)
     command.flags(parser)
     try:
-        return _flushed(command.run(parser.parse_args(rest)))
+        args, unknown = parser.parse_known_args(rest)
+        if unknown:
+            flag = _FLAG.match(unknown[0])
+            parser.error(f"there is no flag {flag[0]}" if flag else "an argument belongs to no flag")
+        return _flushed(command.run(args))
     except settings.ConfigError as fault:
         return _usage(f"kvpressure {name}: {fault}")
     except BrokenPipeError:
@@ -65,6 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return PROBLEM
 
 
+def _prepare_output() -> None:
+    """Have somewhere to write to, and no text that cannot be written."""
+    # Started with its output closed, it has none.
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # The name of a model can have letters that the terminal does not.
+        sys.stdout.reconfigure(errors="replace")
+
+
 def _nowhere() -> TextIO:
     return Path(os.devnull).open("w", encoding="utf-8")  # until the process ends
 
@@ -74,6 +88,10 @@ def _flushed(status: int) -> int:
     if sys.stdout is not None:
         sys.stdout.flush()
     return status
+
+
+# Nothing that stands behind a flag's name: that may be a header with a key in it.
+_FLAG = re.compile(r"--[a-z][a-z0-9.-]*|-[A-Za-z]")
 
 
 class _Parser(argparse.ArgumentParser):

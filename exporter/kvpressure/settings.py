@@ -63,9 +63,9 @@ def _written(given: object) -> str:
 
 
 def _safe(kind: str, given: object) -> str:
-    """The value, unless it can hold a secret: a header, or a URL with a user name or a query."""
+    """The value, unless it can hold a secret: a header, or a URL with a user name, a query or, a mistake, a header."""
     secret = kind in ("headers", "webhook") or (
-        kind in ("url", "origin") and ("@" in _written(given) or "?" in _written(given))
+        kind in ("url", "origin") and not set("@? ").isdisjoint(_written(given))
     )
     if secret:
         return "the value"
