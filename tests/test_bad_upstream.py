@@ -1,9 +1,11 @@
 """A vLLM that answers badly: what the whole sampler, with its real target, counts, exposes and logs."""
 
 import asyncio
+import gc
 import re
 import socket
 import threading
+import tracemalloc
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -137,6 +139,31 @@ def test_a_hundred_megabytes_are_not_kept(logged):  # noqa: ARG001
     snapshot, _ = sampled([http("x" * MB * 100)], max_body_bytes=MB)
 
     assert {"too_large": 1} == snapshot.errors
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + b"#" * 3 * MB, "too_large"),
+        (http("#" * 2 * MB), "truncated"),
+        (http("{" * 2 * MB), "not_exposition"),
+        (http("".join(f'f{n}{{a="b"}} 1\n' for n in range(100_000))), "too_many_series"),
+    ],
+)
+def test_refused_bodies_do_not_wait_for_the_collector(answer, reason, monkeypatch, logged):  # noqa: ARG001
+    """A body that is refused is gone at once: Python may look for cycles so rarely that many would come together."""
+    monkeypatch.setattr("kvpressure.vllm.metrics.MAX_NEW", 50_000)
+    gc.disable()
+    tracemalloc.start()
+    try:
+        snapshot, _ = sampled([answer] * 8, max_body_bytes=2 * MB)
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+    assert {reason: 8} == snapshot.errors
+    assert kept < 4 * MB
 
 
 def test_a_real_exposition_has_no_problem(logged):

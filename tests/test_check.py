@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from commands import free_port, kvpressure
+from commands import ENVIRONMENT, free_port, kvpressure
 from dripping import BEGINNINGS, dripping
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -246,6 +246,30 @@ def test_another_name_in_the_certificate(authority):
     assert (0, "") == (good.returncode, good.stderr)
     assert 1 == bad.returncode
     assert "TLS failed" in bad.stderr
+
+
+@pytest.mark.parametrize("given", ["a certificate that is pinned", "the system's authorities"])
+def test_trusts_what_the_sampler_trusts(authority, given, monkeypatch):
+    """A certificate that the sampler accepts is accepted: one given by itself, or one of the system's authorities."""
+    cert, key = authority.issue("vllm", "127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    flags = ["--vllm.ca-file", cert]
+    if given.startswith("the system"):
+        monkeypatch.setitem(ENVIRONMENT, "SSL_CERT_FILE", authority.file)
+        flags = []
+    with vllm(REAL, context=context) as (plain, _):
+        said = kvpressure("check", plain.replace("http://", "https://"), *flags)
+
+    assert (0, "") == (said.returncode, said.stderr)
+
+
+def test_what_no_client_can_do():
+    """A Unix socket with TLS is refused as by the sampler, and nothing is asked over the network instead."""
+    said = kvpressure("check", "https://127.0.0.1:1/metrics", "--vllm.unix-socket", "vllm.sock")
+
+    sentence = "kvpressure check: vllm.unix-socket: speaks plain HTTP only; give vllm.url as http://\n"
+    assert (2, "", sentence) == (said.returncode, said.stdout, said.stderr)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ OBSERVATIONS = st.lists(st.sampled_from([0.25, 0.75, 3.0]), max_size=5)
 
 @given(lives=st.lists(st.lists(OBSERVATIONS, min_size=1, max_size=4), min_size=1, max_size=4))
 def test_histogram_over_resets(lives):
-    """A histogram gains its differences, and all of itself where any of its buckets fell."""
+    """A histogram gains its differences, each bucket what those below it did, and all of itself where one fell."""
     readings = [cumulative([*itertools.chain(*life[: n + 1])]) for life in lives for n in range(len(life))]
     increase = HistogramIncrease(readings[0])
     counts, resets = [0.0, 0.0, 0.0], 0
@@ -84,7 +84,8 @@ def test_histogram_over_resets(lives):
         gained = [b - a for a, b in zip(before.counts, after.counts, strict=True)]
         fell = min(gained) < 0.0
         resets += fell
-        counts = [total + more for total, more in zip(counts, after.counts if fell else gained, strict=True)]
+        gained = after.counts if fell else itertools.accumulate(gained, max)
+        counts = [total + more for total, more in zip(counts, gained, strict=True)]
 
     assert (counts, resets) == (increase.total.counts.tolist(), increase.resets)
     assert increase.total.count == counts[-1]
@@ -159,6 +160,21 @@ def test_sum_never_falls():
     increase.add(Histogram(EDGES, (1.0, 1.0, 2.0), 2.5))
 
     assert increase.total.sum == pytest.approx(0.0, abs=0.0)
+
+
+@given(before=st.tuples(*[st.integers(0, 9)] * 3), after=st.tuples(*[st.integers(0, 9)] * 3))
+def test_what_was_gained_is_a_histogram(before, after):
+    """Also over a restart that let no bucket fall, each bucket gained at least what the one below it did."""
+    first, second = (
+        Histogram((1.0, 2.0, inf), tuple(map(float, itertools.accumulate(each))), 1.0) for each in (before, after)
+    )
+    increase = HistogramIncrease(first)
+    increase.add(second)
+    gained = increase.total.counts.tolist()
+
+    assert sorted(gained) == gained
+    assert min(gained) >= 0.0
+    assert increase.total.count == gained[-1]
 
 
 def test_a_line_lost_twice_with_nothing_between_is_no_restart():

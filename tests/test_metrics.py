@@ -252,6 +252,17 @@ def test_too_many_engines():
     assert exposition.problems == {"too_many_engines": 3}
 
 
+def test_an_engine_too_many_spoils_no_other():
+    """What is left out of an engine beyond the bound is known to be its own: those that are read keep all of theirs."""
+    finished = f'vllm:request_success_total{{{L},finished_reason="stop"}} 7\n'
+    whole = RUNNING + finished + HISTOGRAM
+    others = whole.replace('engine="0"', 'engine="surplus"')
+    exposition = read(whole + engines(range(1, metrics.MAX_ENGINES)) + others)
+
+    assert exposition.readings[KEY] == read(whole).readings[KEY]
+    assert exposition.problems == {"too_many_engines": others.count("\n")}
+
+
 def test_engines_of_the_past_take_no_place():
     """The bound is on one exposition: engines that an earlier one had keep no new engine out."""
     old, new = engines(range(metrics.MAX_ENGINES)), engines(range(1000, 1003))

@@ -59,6 +59,17 @@ def test_clock_steps_back(made):
     assert replay.summarise(rows, CONFIG, 1.0).seconds == 3.0
 
 
+def test_log_where_the_clock_steps_back(made):
+    """Steps read the log by the recording's own clock: a stream that flows to its end pauses nowhere."""
+    start = 1_796_000_000.0
+    rows = made(*[{}] * 20, start=start) + made(*[{}] * 20, start=start + 5)
+    log = "".join(f'{{"request_id": "a", "event": "token", "time": {start + 20 + n / 2}}}\n' for n in range(9)).encode()
+    found = list(replay.steps(rows, CONFIG, 1.0, 1.0, [log]))
+
+    assert [snapshot.streams[0].paused for snapshot in found] == [0] * len(found)
+    assert found[-1].streams[0].gaps.counts[-1] == 8
+
+
 def test_summary(made):
     """The summary has the length, the seconds in each state, and the snapshot at the end with all of it."""
     rows = made(*[{"preemptions": max(0, n - 10)} for n in range(31)])

@@ -349,9 +349,13 @@ def test_refused():
     assert asyncio.run(main()).reasons == ["refused"]
 
 
-def test_dns():
-    """A host name that does not exist has a reason of its own."""
-    assert asyncio.run(outcome(None, url="http://no-such-host.invalid/metrics")).reasons == ["dns"]
+@pytest.mark.parametrize(
+    "host", ["no-such-host.invalid", "no..host", 64 * "x", "1.2.3.999", "a\\b", "[fe80::1%25no-such-card]"]
+)
+def test_dns(host, caplog):
+    """A host name that does not exist, or never could, has a reason of its own, and a sentence without a number."""
+    assert asyncio.run(outcome(None, url=f"http://{host}/metrics")).reasons == ["dns"]
+    assert [record.fields["detail"] for record in caplog.records] == ["the host's name cannot be resolved"]
 
 
 def test_redirect_is_not_followed():

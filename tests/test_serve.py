@@ -167,6 +167,37 @@ def test_a_signal_ends_it_within_a_second(number):
     assert "Traceback" not in sidecar.stderr
 
 
+_SILENT_NAMES = """
+import socket, sys, time
+ask = socket.getaddrinfo
+def silent(host, *rest, **named):
+    if host == "vllm":
+        print("asked", flush=True)
+        time.sleep(60)
+    return ask(host, *rest, **named)
+socket.getaddrinfo = silent
+from kvpressure.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_name_server_that_does_not_answer_delays_no_end():
+    """A name that is being looked for cannot be given up, so the process ends without it."""
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-c", _SILENT_NAMES, "serve", "--web.listen-address", address]
+    with subprocess.Popen(
+        [*command, "--vllm.url", "http://vllm/metrics"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout.readline() == "asked\n"
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=10)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert "Traceback" not in said
+
+
 def test_a_taken_port_is_one_sentence():
     """A port that is taken is named in one sentence, exit status 2."""
     with running("serve", "--vllm.url", f"http://127.0.0.1:{free_port()}/metrics", ready="/-/healthy") as first:

@@ -277,6 +277,8 @@ def test_every_interface_without_ipv6(monkeypatch):
         ("127.0.0.1:{used}", "web.listen-address: cannot listen on '{}': address already in use"),
         ("192.0.2.1:9999", "web.listen-address: cannot listen on '{}': cannot assign requested address"),
         ("no-such-host.invalid:9999", "web.listen-address: the host of '{}' cannot be resolved"),
+        ("no..host:9999", "web.listen-address: the host of '{}' cannot be resolved"),
+        (f"{64 * 'x'}:9999", "web.listen-address: the host of '{}' cannot be resolved"),
     ],
 )
 def test_address_that_cannot_be_used(address, sentence):

@@ -169,6 +169,17 @@ def test_a_clock_that_steps_back():
     assert found.gaps.counts[-1] == 2
 
 
+def test_nobody_pauses_where_nobody_streams():
+    """A clock that steps back after a pause leaves no window with more requests paused than streamed."""
+    streams = made()
+    streams.feed(tokens("a", 100.0, 130.0, 95.0))
+
+    for t in range(130, 200):
+        at = window(streams, float(t))
+
+        assert at.paused <= at.streamed
+
+
 def test_the_ratio_counts_everybody_once_per_window():
     """Paused over streamed, in each window by itself: who streamed or paused only before it is not in it."""
     streams = made()

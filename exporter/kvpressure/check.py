@@ -16,7 +16,7 @@ from kvpressure.derive.availability import reasons, unavailable
 from kvpressure.family import PREFIX
 from kvpressure.settings import ConfigError
 from kvpressure.signals import CATALOGUE
-from kvpressure.transport import NamedAdapter, UnixAdapter, within
+from kvpressure.transport import TlsAdapter, UnixAdapter, within
 from kvpressure.vllm import advice
 from kvpressure.vllm.metrics import ExpositionReader
 from kvpressure.vllm.reading import EngineKey, EngineReading, Exposition, ExpositionError
@@ -80,23 +80,19 @@ class _Refused(Exception):  # noqa: N818
 
 def _prepare(session: requests.Session, config: VllmConfig) -> None:
     """Credentials, certificates and headers, as the sampler sends them."""
+    client.check(config)
     try:
         headers = client.headers(config)
-        # requests reads these files by itself, and says of a bad one nothing that helps.
-        client.context(config)
+        session.mount("https://", TlsAdapter(client.context(config), config.server_name))
     except FileFault as fault:
         raise ConfigError(str(fault)) from fault
     if config.unix_socket:
         session.mount("http://", UnixAdapter(config.unix_socket))
-    elif config.server_name:
-        session.mount("https://", NamedAdapter(config.server_name))
     # Neither a proxy nor a .netrc of the environment: vLLM is next door, and so is the sampler's way to it.
     session.trust_env = False
     for name in dict.fromkeys(name for name, _ in headers):
         session.headers[name] = ", ".join(value for other, value in headers if other == name)
-    session.verify = False if config.insecure_skip_verify else config.ca_file or True
-    if config.cert_file:
-        session.cert = (config.cert_file, config.key_file)
+    session.verify = not config.insecure_skip_verify
 
 
 def _fetch(session: requests.Session, config: VllmConfig) -> str:

@@ -2,12 +2,27 @@
 
 import base64
 import ssl
+from urllib.parse import urlsplit
 
 from kvpressure import __version__
 from kvpressure.config import VllmConfig
 from kvpressure.credentials import FileFault, identify, read_secret, trust
+from kvpressure.settings import ConfigError
 
 _DEFAULTS = (("Accept", "text/plain;version=0.0.4"), ("User-Agent", f"kvpressure/{__version__}"))
+
+
+def check(config: VllmConfig) -> None:
+    """
+    Refuse settings that ask for what no client can do.
+
+    Raises:
+        ConfigError: they do not fit together.
+    """
+    if config.unix_socket and urlsplit(config.url).scheme == "https":
+        raise ConfigError("vllm.unix-socket: speaks plain HTTP only; give vllm.url as http://")
+    if ":" in config.basic_auth_user:
+        raise ConfigError("vllm.basic-auth-user: a user name cannot hold a colon")
 
 
 def headers(config: VllmConfig) -> list[tuple[str, str]]:

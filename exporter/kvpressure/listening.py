@@ -31,7 +31,8 @@ async def listen(runner: web.BaseRunner, address: str, setting: str, backlog: in
             if host or fault.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 raise
             await web.TCPSite(runner, "0.0.0.0", port, backlog=backlog).start()  # noqa: S104
-    except socket.gaierror as fault:
+    # A label that is empty or too long is refused before anybody is asked for it.
+    except (socket.gaierror, UnicodeError) as fault:
         raise ConfigError(f"{setting}: the host of {shown(address)} cannot be resolved") from fault
     except OSError as fault:
         # From 3.13 on asyncio gives no number where no address of the host can be assigned.

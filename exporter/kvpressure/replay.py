@@ -121,9 +121,9 @@ def steps(
         end = target.time_of(row.t)
         if start is None:
             start = end
-        while start + taken * step < end:
-            player.read_log(start + taken * step)
-            yield target.snapshot_at(start + taken * step)
+        while (t := start + taken * step) < end:
+            player.read_log(target.given(t))
+            yield target.snapshot_at(t)
             taken += 1
         player.feed(row)
     if start is not None:

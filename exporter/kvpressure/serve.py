@@ -19,6 +19,7 @@ from kvpressure.observe.logtail import LogTail
 from kvpressure.observe.scraper import Scraper
 from kvpressure.observe.tap import Tap
 from kvpressure.settings import ConfigError
+from kvpressure.threads import Threads
 from kvpressure.vllm.stream import Source
 
 _LAST_LINES = 4.0  # seconds; with the 25 s of the tap they stay under the 30 s that a pod has by default
@@ -71,6 +72,7 @@ def sources_of(config: Config) -> tuple[Source, ...]:
 
 
 async def _run(config: Config) -> None:
+    asyncio.get_running_loop().set_default_executor(Threads())
     target = Target(config, sources=sources_of(config))
     scraper = Scraper(config.vllm, target)
     elsewhere = guard.places(config.web.max_connections)
@@ -184,7 +186,8 @@ def _say_that_nothing_is_reloaded() -> None:
 
 def state_of(snapshot: Snapshot) -> dict[str, object]:
     """The snapshot as plain values for JSON, with the version that made it."""
-    state = {"version": __version__, **dataclasses.asdict(snapshot)}
+    # Without the two that follow, which would be copied for nothing.
+    state = {"version": __version__, **dataclasses.asdict(dataclasses.replace(snapshot, engines=(), streams=()))}
     state["engines"] = [_with_sums(engine) for engine in snapshot.engines]
     state["streams"] = [_without_histograms(streams) for streams in snapshot.streams]
     return state

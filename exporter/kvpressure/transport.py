@@ -1,6 +1,7 @@
-"""What requests cannot do by itself: a Unix socket, another name in the server's certificate, one deadline for all."""
+"""What requests cannot do by itself: a Unix socket, TLS as the sampler speaks it, one deadline for all."""
 
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -63,21 +64,26 @@ class UnixAdapter(HTTPAdapter):
         super().close()
 
 
-class NamedAdapter(HTTPAdapter):
+class TlsAdapter(HTTPAdapter):
     """
-    Expects another name in the server's certificate than the URL's host.
+    Trusts and shows over TLS what a context says; by itself requests trusts authorities that it brings along.
 
     Args:
-        name: the name to ask for and to expect.
+        context: what to trust and to show.
+        name: the name to ask for and to expect in the server's certificate; empty for the URL's host.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, context: ssl.SSLContext, name: str) -> None:
+        self._context, self._name = context, name or None
         super().__init__()
 
     def init_poolmanager(self, *args: Any, **options: Any) -> None:  # noqa: ANN401
-        """Make the pools with the name."""
-        super().init_poolmanager(*args, server_hostname=self._name, assert_hostname=self._name, **options)
+        """Make the pools with the context and the name."""
+        options |= {"ssl_context": self._context, "server_hostname": self._name, "assert_hostname": self._name}
+        super().init_poolmanager(*args, **options)
+
+    def cert_verify(self, *_: Any) -> None:  # noqa: ANN401
+        """Add nothing to what the context trusts and shows."""
 
 
 class _UnixConnection(HTTPConnection):

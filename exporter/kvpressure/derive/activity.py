@@ -36,6 +36,8 @@ class Activity:
 
     def chunk(self, place: Place, second: int) -> None:
         """A request that is not paused got a chunk."""
+        # A clock can step back. Counted earlier than its pause, a request would be paused where it did not stream.
+        second = max(second, place.paused or second)
         _move(self._streamed, place.streamed, second)
         place.streamed = second
 

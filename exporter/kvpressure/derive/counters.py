@@ -7,6 +7,8 @@ buckets reset one by one would not be a histogram any more.
 """
 
 from array import array
+from collections.abc import Iterable
+from itertools import accumulate
 
 from kvpressure.derive.windows import Buckets
 from kvpressure.vllm.reading import Histogram
@@ -73,18 +75,22 @@ class HistogramIncrease:
         self._last = histogram
         if last is not None and histogram.counts == last.counts and histogram.edges == last.edges:
             return
-        self.resets += last is not None and _was_reset(last, histogram)
-        if histogram.edges != self.edges:
-            self.edges, self._before = histogram.edges, total.sum
-            epoch, counts = total.epoch + 1, array("d", histogram.counts)
-        else:
-            epoch = total.epoch
-            counts = array("d", map(float.__add__, total.counts, _gained(last, histogram)))
+        gained: Iterable[float]
         if last is None or _was_reset(last, histogram):
-            count, summed = histogram.count, histogram.sum
+            self.resets += last is not None
+            gained, summed = histogram.counts, histogram.sum
         else:
-            count, summed = histogram.count - last.count, max(0.0, histogram.sum - last.sum)
-        self.total = Buckets(epoch, counts, total.count + count, total.sum + summed)
+            # Where no bucket fell and what they gained is no histogram, a restart was missed, or a series is there
+            # twice: then each gained at least what the one below it did, as in PromQL.
+            gained = accumulate(map(float.__sub__, histogram.counts, last.counts), max)
+            summed = max(0.0, histogram.sum - last.sum)
+        counts = array("d", gained)
+        count, epoch = total.count + counts[-1], total.epoch
+        if histogram.edges != self.edges:
+            self.edges, self._before, epoch = histogram.edges, total.sum, epoch + 1
+        else:
+            counts = array("d", map(float.__add__, total.counts, counts))
+        self.total = Buckets(epoch, counts, count, total.sum + summed)
 
     def missed(self) -> None:
         """A reading lacks it: what looked odd before that is not borne out by what comes after it."""
@@ -99,13 +105,6 @@ class HistogramIncrease:
         going on would take buckets for a distribution that they are not.
         """
         return Histogram(self.edges, tuple(self.total.counts), max(0.0, self.total.sum - self._before))
-
-
-def _gained(last: Histogram | None, now: Histogram) -> tuple[float, ...] | list[float]:
-    """What the buckets gained; both have the same edges."""
-    if last is None or _was_reset(last, now):
-        return now.counts
-    return [new - old for new, old in zip(now.counts, last.counts, strict=True)]
 
 
 def _lost_a_line(last: Histogram, now: Histogram) -> bool:

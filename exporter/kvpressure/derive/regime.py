@@ -29,7 +29,7 @@ Regime = Literal["calm", "onset", "churn", "unknown"]
 
 
 class RegimeWatch:
-    """Follows the preemption counter of one engine. Bounded: it keeps four numbers."""
+    """Follows the preemption counter of one engine. Bounded: it keeps three numbers."""
 
     __slots__ = ("_config", "_count", "_first", "_last")
 

@@ -107,7 +107,8 @@ class Target:
             self._errors[fault.reason] += 1
             self._up = False
             self._duty.observe(took)
-            return Taken(refused=fault)
+            # Its traceback holds the text, in a cycle with whoever called: many bodies would wait for the collector.
+            return Taken(refused=fault.with_traceback(None))
         problems = Counter(exposition.problems)
         scheduled = self.interval
         self._duty.observe(took)
@@ -193,7 +194,7 @@ class Target:
             interval=self.interval,
             last_good=self._last_good,
             streams=_believed_first(
-                model for streams in self.streams.values() for model in streams.snapshot(t - self._offset, whole=whole)
+                model for streams in self.streams.values() for model in streams.snapshot(self.given(t), whole=whole)
             ),
             untracked={source: streams.untracked for source, streams in self.streams.items()},
         )
@@ -202,6 +203,10 @@ class Target:
         """When a sample at `t` counts as taken: at `t`, or an interval after the last one where the clock went back."""
         t += self._offset
         return t if self._last_t is None or t > self._last_t else self._last_t + self.interval
+
+    def given(self, t: float) -> float:
+        """The moment by the caller's clock, which streams go by, that counts as `t` now."""
+        return t - self._offset
 
     def _refused(self, t: float) -> None:
         """Nobody listens: vLLM has ended, and its users' streams with it, which its log does not tell."""
@@ -225,7 +230,7 @@ class Target:
             return None
         seconds = self._config.verdict.window
         counts = {
-            source: streams.counts(model_name, t - self._offset, seconds) for source, streams in self.streams.items()
+            source: streams.counts(model_name, self.given(t), seconds) for source, streams in self.streams.items()
         }
         streamed, paused = counts.get(preferred({source: seen for source, (seen, _) in counts.items()}), (0, 0))
         return paused / streamed if streamed else None

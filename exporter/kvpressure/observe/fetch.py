@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import ssl
 import zlib
 from collections.abc import Iterator
@@ -66,10 +67,7 @@ class Fetcher:
         self._check()
 
     def _check(self) -> None:
-        if self._https and self._config.unix_socket:
-            raise ConfigError("vllm.unix-socket: speaks plain HTTP only; give vllm.url as http://")
-        if ":" in self._config.basic_auth_user:
-            raise ConfigError("vllm.basic-auth-user: a user name cannot hold a colon")
+        client.check(self._config)
         for use in (self._headers, self._tls_context):
             try:
                 use()
@@ -125,15 +123,19 @@ class Fetcher:
         unpack = _unpacker(response.headers.get("Content-Encoding", "identity"))
         chunks: list[bytes] = []
         room = limit
-        async for chunk in response.content.iter_chunked(_CHUNK):
-            # One byte over the cap is enough to see that the body is too long.
-            chunks.append(unpack.decompress(chunk, room + 1) if unpack else chunk)
-            room -= len(chunks[-1])
-            if room < 0:
-                raise too_large
-        if unpack and (not unpack.eof or unpack.unused_data):
-            raise FetchError("truncated", _DAMAGED)
-        return b"".join(chunks)
+        try:
+            async for chunk in response.content.iter_chunked(_CHUNK):
+                # One byte over the cap is enough to see that the body is too long.
+                chunks.append(unpack.decompress(chunk, room + 1) if unpack else chunk)
+                room -= len(chunks[-1])
+                if room < 0:
+                    raise too_large
+            if unpack and (not unpack.eof or unpack.unused_data):
+                raise FetchError("truncated", _DAMAGED)
+            return b"".join(chunks)
+        finally:
+            # An exception that this frame knows holds the frame: the pair, and a body, would wait for the collector.
+            chunks.clear()
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -183,7 +185,9 @@ def _explain(fault: BaseException, *, ask_certificate: bool) -> tuple[str, str]:
             return "tls", f"vLLM's certificate is not accepted: {link.verify_message}"
         if isinstance(link, ssl.SSLError):
             return "tls", f"the TLS handshake failed: {link.reason or 'no reason given'}"
-    if isinstance(fault, aiohttp.ClientConnectorDNSError):
+    # Some hosts could never be resolved: an empty label, 1.2.3.999, an IPv6 zone that is not there.
+    nameless = isinstance(fault, aiohttp.ClientConnectorDNSError | aiohttp.InvalidURL | UnicodeError)
+    if nameless or isinstance(getattr(fault, "os_error", None), socket.gaierror):
         return "dns", "the host's name cannot be resolved"
     if isinstance(fault, aiohttp.ClientConnectorError):
         number = fault.os_error.errno

@@ -151,7 +151,6 @@ class ExpositionReader:
         if slot is None:
             slot = self._place(name[0], spellings, _labels(parsed[2] or ""), problems)
             if slot == _REFUSED:
-                self._broken.update(spelling.family.field for spelling in spellings)
                 return _FOREIGN, ""
             self._remember(series, slot)
         return slot, parsed[3]
@@ -184,6 +183,7 @@ class ExpositionReader:
             return _REFUSED
         if not self._engines.setdefault(key, EngineCells()).add(slot, spelling, name, labels):
             problems["bad_line"] += 1
+            self._broken.add(spelling.family.field)
             return _REFUSED
         self._values.append(None)
         return slot
