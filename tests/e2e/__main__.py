@@ -5,11 +5,13 @@ Without ``--all`` a quarter of an hour: what is read of this vLLM, that its coun
 paused share and p99 are the users' own. With it all experiments, and docs/experiments.md.
 """
 
-import argparse
+import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
+from collections.abc import Sequence
+
+from . import shared
 
 _SHORT = (
     ("drift", "--package", "{site}"),
@@ -29,8 +31,7 @@ _ALL = (
 
 def main() -> int:
     """Run the parts one after the other; 1 where one of them fails."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("home", type=Path, help="what tests/e2e/setup.sh made")
+    parser = shared.parser(__doc__)
     parser.add_argument("--all", action="store_true", help="all experiments, and their page")
     args = parser.parse_args()
     site = next((args.home / "venv" / "lib").glob("python3*/site-packages"), None)
@@ -42,11 +43,29 @@ def main() -> int:
         began = time.monotonic()
         print(f"\n== {name}\n", flush=True)
         command = [sys.executable, "-m", f"tests.e2e.{name}", *(flag.format(**words) for flag in flags)]
-        if subprocess.run(command, check=False).returncode:
+        status = _run(command)
+        if status in (-signal.SIGINT, -signal.SIGTERM):
+            print(f"\nInterrupted in {name}.")
+            return 128 - status
+        if status:
             failed.append(name)
         print(f"\n({time.monotonic() - began:.0f} s)", flush=True)
     print(f"\nNOT AS EXPECTED: {', '.join(failed)}" if failed else "\nAll as expected.")
     return 1 if failed else 0
+
+
+def _run(command: Sequence[str]) -> int:
+    """
+    The exit status of a part.
+
+    One that is interrupted takes a while to stop its vLLM. It is waited for: `subprocess.run` would kill it after a
+    quarter of a second, and the vLLM would stay.
+    """
+    with subprocess.Popen(command) as part:
+        # A terminal interrupts the part as well.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: part.terminate())
+        return part.wait()
 
 
 if __name__ == "__main__":

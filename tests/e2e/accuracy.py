@@ -6,8 +6,6 @@ users ask. The seconds during which the cache was pinned cannot be known of a re
 against the lab, which knows them step by step.
 """
 
-import argparse
-import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +23,7 @@ from kvpressure.lab.metrics import ServerMetrics
 from kvpressure.lab.scenarios import SCENARIOS
 from kvpressure.lab.workload import Length, Phase, Workload
 
-from . import play
+from . import play, shared
 from .stand import ROOT, SCRATCH, Server, sidecar, vllm
 
 RESULTS = ROOT / "docs" / "experiments" / "accuracy.json"
@@ -48,8 +46,7 @@ PINNED_LIMIT = 0.15
 
 def main() -> int:
     """Measure, print and keep; 1 where a limit is passed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("home", type=Path, help="what tests/e2e/setup.sh made")
+    parser = shared.parser(__doc__)
     parser.add_argument("--requests", type=int, default=_REQUESTS)
     parser.add_argument("--out", type=Path, default=RESULTS, help="where to keep what was seen")
     args = parser.parse_args()
@@ -57,8 +54,7 @@ def main() -> int:
     found["pinned seconds, lab"] = {f"{every:g}": pinned(every) for every in INTERVALS}
     rows = list(_rows(found))
     print(tables.text(HEADER, rows))
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({"requests": args.requests, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    shared.keep(args.out, {"requests": args.requests, "rows": rows})
     wrong = unmet(found)
     for sentence in wrong:
         print(f"NOT AS EXPECTED: {sentence}")
@@ -76,7 +72,7 @@ def real(home: Path, requests: int) -> dict[str, dict[str, Any]]:
             beside.enter_context(sidecar(server, tap=every == INTERVALS[0], log=True, interval=every))
             for every in INTERVALS
         ]
-        run, _ = play.play(server, watchers[0], _STORM, requests, chat=True, after=2 * INTERVALS[-1])
+        run = play.play(server, watchers[0], _STORM, requests, chat=True, after=2 * INTERVALS[-1])
         states = {f"{every:g}": watcher.state() for every, watcher in zip(INTERVALS, watchers, strict=True)}
     found: dict[str, dict[str, Any]] = {
         "preemptions": {"truth": run.preemptions},

@@ -6,9 +6,9 @@ import math
 import queue
 import random
 import re
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,19 +73,26 @@ class Users:
     def asking(self) -> Iterator[None]:
         """They ask while the block runs, and leave at its end, whatever is still open."""
         loops: queue.Queue[asyncio.AbstractEventLoop] = queue.Queue()
-        thread = threading.Thread(target=self._run, args=(loops,))
-        thread.start()
-        loop = loops.get()
-        try:
-            yield
-        finally:
-            loop.call_soon_threadsafe(self._leave.set)
-            thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            self._asking = pool.submit(self._run, loops)
+            loop = loops.get()
+            try:
+                yield
+            finally:
+                if not self._asking.done():
+                    loop.call_soon_threadsafe(self._leave.set)
+        self._asking.result()
 
     def count(self, seconds: float) -> Slice:
-        """What comes in the next seconds."""
+        """
+        What comes in the next seconds, while they ask.
+
+        Raises:
+            aiohttp.ClientError: one of them failed: the others keep nobody busy.
+        """
         self._now = Slice(time.monotonic())
-        time.sleep(seconds)
+        if wait([self._asking], seconds).done:
+            self._asking.result()
         found, self._now = self._now, Slice(time.monotonic())
         found.seconds = self._now.began - found.began
         return found
@@ -100,7 +107,7 @@ class Users:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
             asking = [asyncio.create_task(self._one(session, random.Random(number))) for number in range(self._number)]
             leave = asyncio.create_task(self._leave.wait())
-            # One who fails is told at once: the others would keep less busy.
+            # One who fails ends it for all: the others would keep less busy.
             ended, _ = await asyncio.wait([leave, *asking], return_when=asyncio.FIRST_COMPLETED)
             for each in asking:
                 each.cancel()

@@ -6,13 +6,11 @@ sidecars are there, and all but one stand still. The request log cannot be switc
 servers then, and one of them stands still. Every slice is held against that of its own round in which nobody watched.
 Printed is the mean of these ratios and its 95 % interval (Student's t of logarithms).
 
-The model has more layers than elsewhere, so that the engine is what limits vLLM, as it is with a GPU, and not its front
-end. On two full cores throughput comes and goes by some percent from second to second; so it is also told how much CPU
-time a sample takes: of vLLM, which renders, and of the sidecar.
+The model has more layers than in the experiments, so that the engine is what limits vLLM, as it is with a GPU, and not
+its front end. On two full cores throughput comes and goes by some percent from second to second; so it is also told how
+much CPU time a sample takes: of vLLM, which renders, and of the sidecar.
 """
 
-import argparse
-import json
 import math
 import os
 import signal
@@ -27,7 +25,7 @@ from pathlib import Path
 from kvpressure import tables
 from kvpressure.signals_exporter import SAMPLES
 
-from . import play
+from . import play, shared
 from .busy import Slice, Users
 from .stand import ROOT, SCRATCH, SLOWER, Server, Sidecar, Vllm, sidecar, vllm
 
@@ -177,8 +175,7 @@ def per_sample(home: Path) -> tuple[float, float]:
 
 def main() -> int:
     """Measure, print and keep."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("home", type=Path, help="what tests/e2e/setup.sh made")
+    parser = shared.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=120, help="of slices with and without a sidecar")
     parser.add_argument("--pairs", type=int, default=15, help="of slices without and with the request log")
     args = parser.parse_args()
@@ -192,8 +189,7 @@ def main() -> int:
     samples = [(f"{theirs * 1000:.1f} ms", f"{ours * 1000:.1f} ms")]
     print(tables.text(HEADER, rows))
     print(tables.text(SAMPLE_HEADER, samples))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"rows": rows, "samples": samples}, indent=1) + "\n", encoding="utf-8")
+    shared.keep(RESULTS, {"rows": rows, "samples": samples})
     return 0
 
 

@@ -75,8 +75,8 @@ def _declared(path: str, source: Source) -> Iterator[Found]:
     for place in _walk(tree):
         match place.node:
             case ast.Call() as call:
-                given = {word.arg: word.value for word in call.keywords if word.arg}
-                yield from _named(given.get("name", call.args[0] if call.args else None), call, place, source)
+                first = call.args[0] if call.args else None
+                yield from _named(_given(call).get("name", first), call, place, source)
             case ast.Dict(keys=keys, values=values):
                 # The offloading connector's are a table: name -> OffloadingCounterMetadata(...).
                 for key, value in zip(keys, values, strict=True):
@@ -93,7 +93,7 @@ def _named(name: ast.expr | None, call: ast.Call, place: _Place, source: Source)
     if written is None or not _is_name(written):
         return
     short = written.removeprefix(names.PREFIX)
-    given = {word.arg: word.value for word in call.keywords if word.arg}
+    given = _given(call)
     labels, whole = drift_source.labels(given.get("labelnames"), place.scope, source)
     edges = drift_source.edges(given.get("buckets"), place.scope, source) if kind == "histogram" else None
     yield Found(
@@ -104,6 +104,11 @@ def _named(name: ast.expr | None, call: ast.Call, place: _Place, source: Source)
         edges=edges,
         note=place.condition,
     )
+
+
+def _given(call: ast.Call) -> dict[str, ast.expr]:
+    """The arguments of a call that are given by name."""
+    return {word.arg: word.value for word in call.keywords if word.arg}
 
 
 def _is_name(value: str) -> bool:

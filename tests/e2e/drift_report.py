@@ -9,7 +9,7 @@ from kvpressure.vllm import exposed, names
 from .drift_found import Families, Found
 from .drift_logs import Formats, Lines
 from .drift_source import TOKENS
-from .drift_table import Row
+from .drift_table import READ, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def known() -> Families:
             labels = {names.ENGINE_LABEL} | {label for label, _ in exposed.CACHE_CONFIG_LABELS}
         edges = TOKENS if one.by_model_length else (one.edges or None)
         values = {one.label: frozenset(one.values)} if one.label else {}
-        families[one.name] = Found(one.name, one.kind, frozenset(labels), True, values, edges)  # noqa: FBT003
+        families[one.name] = Found(one.name, one.kind, frozenset(labels), whole=True, values=values, edges=edges)
     return families
 
 
@@ -127,7 +127,7 @@ def _read(rows: Iterable[Row]) -> str:
 
 
 def _others(engine: Engine, before: Families) -> list[str]:
-    read = {alias.name for family in (*names.FAMILIES, *names.DRAWN, *names.ADVISED) for alias in family.aliases}
+    read = {alias.name for family in READ for alias in family.aliases}
     new = sorted(engine.families.keys() - before.keys() - read)
     gone = sorted(before.keys() - engine.families.keys() - read)
     changed = [

@@ -13,6 +13,9 @@ from .drift_source import TOKENS
 
 Version = tuple[int, ...]
 
+READ = (*names.FAMILIES, *names.DRAWN, *names.ADVISED)
+"""The families that kvpressure reads, its dashboards draw, or its advice asks Prometheus for."""
+
 CACHE_LABELS = (
     "kv_cache_size_tokens",
     "num_gpu_blocks",
@@ -148,7 +151,7 @@ def compare(found: Families, engine: str, release: Version | None, *, source: bo
         source: it was read in a source, which has what a server exposes only under some configuration.
     """
     case = _Case(found, engine, release, source)
-    return [_row(family, case) for family in (*names.FAMILIES, *names.DRAWN, *names.ADVISED)]
+    return [_row(family, case) for family in READ]
 
 
 def _row(family: Family, case: _Case) -> Row:
@@ -206,7 +209,7 @@ def _absent(family: Family, wanted: Sequence[Alias], case: _Case) -> Row:
 
 def _strangers(family: Family, case: _Case) -> list[str]:
     """Names that are in no table, of families that could be this one."""
-    known = {alias.name for one in (*names.FAMILIES, *names.DRAWN, *names.ADVISED) for alias in one.aliases}
+    known = {alias.name for one in READ for alias in one.aliases}
     known |= {one.name for one in exposed.EXPOSED}
     kinds = ("", "gauge" if family.kind == "info" else family.kind)
     return [name for name, one in case.found.items() if name not in known and one.kind in kinds]

@@ -1,11 +1,10 @@
 """
 ``python -m tests.e2e.experiments HOME [--only GROUP ...]``: run the experiments on a real vLLM, and print a table.
 
-Writes what was seen to docs/experiments/results.json; `report` makes docs/experiments.md of it. Exit status 1 where an
-expectation does not hold.
+Writes what was seen to docs/experiments/results.json.gz; `report` makes docs/experiments.md of it. Exit status 1 where
+an expectation does not hold.
 """
 
-import argparse
 import gzip
 import json
 import re
@@ -15,7 +14,7 @@ from typing import Any
 
 from kvpressure import tables
 
-from . import plan, play
+from . import plan, play, shared
 from .stand import ROOT, SCRATCH, sidecar, vllm
 
 _STATISTICS = re.compile(r"^.*Running: [0-9]+ reqs.*$", re.MULTILINE)
@@ -24,18 +23,29 @@ RESULTS = ROOT / "docs" / "experiments" / "results.json.gz"
 
 def main() -> int:
     """Run what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("home", type=Path, help="what tests/e2e/setup.sh made")
-    parser.add_argument("--only", nargs="+", default=[], metavar="GROUP", help="groups of experiments.yaml")
-    parser.add_argument("--runs", nargs="+", default=[], metavar="RUN", help="of a group; the others are as kept")
+    groups = plan.groups()
+    names = [group.name for group in groups]
+    runs_of_all = [setting.name for group in groups for setting in group.settings]
+    parser = shared.parser(__doc__)
+    parser.add_argument(
+        "--only", nargs="+", default=names, choices=names, metavar="GROUP", help=f"some of {', '.join(names)}"
+    )
+    parser.add_argument(
+        "--runs",
+        nargs="+",
+        default=runs_of_all,
+        choices=runs_of_all,
+        metavar="RUN",
+        help="of a group; the others are as kept",
+    )
     parser.add_argument("--out", type=Path, default=RESULTS, help="where to keep what was seen")
     args = parser.parse_args()
     wrong = []
-    for group in plan.groups():
-        if args.only and group.name not in args.only:
+    for group in groups:
+        if group.name not in args.only:
             continue
         print(f"\n{group.title}\n")
-        asked = [setting for setting in group.settings if not args.runs or setting.name in args.runs]
+        asked = [setting for setting in group.settings if setting.name in args.runs]
         kept = keep(args.out, group.name, {setting.name: run(args.home, setting).row() for setting in asked})
         runs = {setting.name: play.Run.of(kept[setting.name]) for setting in group.settings}
         print(tables.text(HEADER, [cells(name, each) for name, each in runs.items()]))
@@ -50,7 +60,7 @@ def run(home: Path, setting: plan.Setting) -> play.Run:
     with vllm(home, setting.server, SCRATCH) as server:
         with sidecar(server, tap=True) as beside:
             play.warm(server)
-            seen, _ = play.play(
+            seen = play.play(
                 server, beside, setting.workload, setting.requests, duration=setting.duration, after=setting.watch
             )
         printed = _STATISTICS.findall(server.stdout.read_text(encoding="utf-8", errors="replace"))

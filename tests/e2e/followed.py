@@ -4,8 +4,6 @@
 Three servers, one after the other: too small, as large as advised, and a quarter smaller than advised.
 """
 
-import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from kvpressure.advise.recorded import seen_of
 from kvpressure.advise.told import Told
 from kvpressure.lab.workload import Length, Phase, Workload
 
-from . import play
+from . import play, shared
 from .experiments import seconds
 from .overnight import Recorder
 from .stand import BATCHED, ROOT, SCRATCH, SLOWER, Server, vllm
@@ -37,15 +35,13 @@ def run(home: Path, blocks: int, seed: int) -> tuple[play.Run, Recorder]:
     with vllm(home, setting, SCRATCH / "followed") as server:
         play.warm(server)
         with Recorder(server) as recorder:
-            done, _ = play.play(server, None, _LOAD, round(_RATE * _SECONDS), seed=seed)
+            done = play.play(server, None, _LOAD, round(_RATE * _SECONDS), seed=seed)
     return done, recorder
 
 
 def main() -> int:
     """Measure, print and keep; 1 where what was advised does not end the storm, or a quarter less does."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("home", type=Path, help="what tests/e2e/setup.sh made")
-    args = parser.parse_args()
+    args = shared.parser(__doc__).parse_args()
     before, recorder = run(args.home, _BLOCKS, seed=1)
     seen = seen_of(
         recorder.rows,
@@ -71,9 +67,7 @@ def main() -> int:
         _row(smaller, "a quarter less", less, ""),
     ]
     print(tables.text(HEADER, rows))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    kept = {"rows": rows, "conclusion": advice.conclusion}
-    RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    shared.keep(RESULTS, {"rows": rows, "conclusion": advice.conclusion})
     if after.per_thousand >= _TARGET or less.per_thousand < _TARGET:
         print(f"NOT AS EXPECTED: {after.per_thousand:.1f} with what was advised, {less.per_thousand:.1f} with less")
         return 1

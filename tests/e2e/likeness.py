@@ -6,8 +6,6 @@ runs; the lab plays the same in model time. Pinned time of the real server is wh
 second; that of the lab is its own.
 """
 
-import argparse
-import json
 import statistics
 import sys
 from collections.abc import Mapping
@@ -20,7 +18,7 @@ from kvpressure.lab.scenarios import Scenario
 from kvpressure.lab.simulate import simulate
 from kvpressure.lab.workload import Length, Phase, Workload
 
-from . import fit, play
+from . import fit, play, shared
 from .stand import BATCHED, BLOCK, ROOT, SCRATCH, Server, sidecar, vllm
 
 RESULTS = ROOT / "docs" / "experiments" / "likeness.json"
@@ -60,8 +58,7 @@ class Seen:
 
 def main() -> int:
     """Measure, print and keep; 1 where the two are further apart than they may be."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("home", type=Path, help="what tests/e2e/setup.sh made")
+    parser = shared.parser(__doc__)
     parser.add_argument("--runs", type=int, default=5)
     args = parser.parse_args()
     time = step_time(args.home)
@@ -81,19 +78,14 @@ def main() -> int:
         for name in WORKLOADS
     ]
     print(tables.text(HEADER, rows))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(
-        json.dumps(
-            {
-                "runs": args.runs,
-                "step_time": asdict(time),
-                "real": {name: asdict(seen) for name, seen in real.items()},
-                "rows": rows,
-            },
-            indent=1,
-        )
-        + "\n",
-        encoding="utf-8",
+    shared.keep(
+        RESULTS,
+        {
+            "runs": args.runs,
+            "step_time": asdict(time),
+            "real": {name: asdict(seen) for name, seen in real.items()},
+            "rows": rows,
+        },
     )
     wrong = unlike(real, lab)
     for sentence in wrong:
@@ -129,11 +121,11 @@ def on_vllm(home: Path, server: Server, load: Workload, runs: int) -> Seen:
         play.warm(running)
         for seed in range(runs):
             with sidecar(running) as beside:
-                run, _ = play.play(running, beside, load, load.phases[0].burst, seed=seed)
+                run = play.play(running, beside, load, load.phases[0].burst, seed=seed)
             engine = run.sidecar["engines"][0]
             # Of the time that the run took; the sidecar was there before and after it.
             seen.append((run.preemptions, min(1.0, engine["kv_pinned_seconds"] / run.seconds), run.seconds))
-            print(f"{seen[-1]}", file=sys.stderr)
+            print(seen[-1], file=sys.stderr)
     return Seen(*(statistics.median(values) for values in zip(*seen, strict=True)))
 
 

@@ -6,8 +6,6 @@ each. Each step's recording is then played again and again for an hour, its coun
 the exporter and the alert rules.
 """
 
-import argparse
-import json
 import re
 import sys
 import tempfile
@@ -26,7 +24,7 @@ from kvpressure import tables
 from kvpressure.lab.workload import Length, Phase, Workload
 from kvpressure.recording import Row
 
-from . import play
+from . import play, shared
 from .stand import ROOT, SCRATCH, Server, Vllm, vllm
 
 RESULTS = ROOT / "docs" / "experiments" / "overnight.json"
@@ -43,9 +41,7 @@ _COUNTED = re.compile(r"^(\S+(?:_total|_count|_sum|_bucket)(?:\{.*\})?) (\S+)$",
 
 def main() -> int:
     """Record, stretch, judge, print and keep; 1 where the storm is told before the longer answers."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("home", type=Path, help="what tests/e2e/setup.sh made")
-    args = parser.parse_args()
+    args = shared.parser(__doc__).parse_args()
     steps = list(recorded(args.home))
     rows = [
         (
@@ -61,8 +57,7 @@ def main() -> int:
     print(tables.text(HEADER, rows))
     told = alerts([recording for *_, recording in steps])
     print(tables.text(ALERTS_HEADER, told))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"rows": rows, "alerts": told}, indent=1) + "\n", encoding="utf-8")
+    shared.keep(RESULTS, {"rows": rows, "alerts": told})
     first = {name: float(begin) for name, begin, _ in told}
     if STORM not in first or first.get(SHIFT, 1e9) > first[STORM]:
         print(f"NOT AS EXPECTED: {SHIFT} is told at {first.get(SHIFT)}, {STORM} at {first.get(STORM)}")
@@ -83,7 +78,7 @@ def recorded(home: Path) -> Iterator[tuple[int, play.Run, list[Row]]]:
                 (Phase(_SECONDS, _RATE, Length(_PROMPT, _SPREAD), Length(answer, _SPREAD)),), patience=3600.0
             )
             with Recorder(server) as recorder:
-                run, _ = play.play(server, None, load, round(_RATE * _SECONDS))
+                run = play.play(server, None, load, round(_RATE * _SECONDS))
             yield answer, run, recorder.rows
 
 

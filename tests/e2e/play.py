@@ -138,7 +138,7 @@ def play(  # noqa: PLR0913  # each is a choice of the experiment
     duration: float | None = None,
     chat: bool = False,
     after: float = 0.0,
-) -> tuple[Run, list[Record]]:
+) -> Run:
     """
     Let users play a workload to its end, and tell what happened.
 
@@ -167,7 +167,7 @@ def warm(server: Vllm) -> None:
     asyncio.run(Users(Plan(server.url, Workload((phase,)), chat=False, requests=1), lambda _: None).run())
 
 
-async def _play(plan: Plan, server: Vllm, sidecar: Sidecar | None, after: float) -> tuple[Run, list[Record]]:
+async def _play(plan: Plan, server: Vllm, sidecar: Sidecar | None, after: float) -> Run:
     records: list[Record] = []
     points: list[Point] = []
     await asyncio.sleep(_SETTLE)
@@ -186,7 +186,7 @@ async def _play(plan: Plan, server: Vllm, sidecar: Sidecar | None, after: float)
     def moved(name: str) -> int:
         return round(totals.get(name, 0.0) - before.get(name, 0.0))
 
-    run = summed(
+    return summed(
         records,
         preemptions=moved("vllm:num_preemptions_total"),
         counted=moved("vllm:prompt_tokens_total"),
@@ -194,7 +194,6 @@ async def _play(plan: Plan, server: Vllm, sidecar: Sidecar | None, after: float)
         points=points,
         state=state,
     )
-    return run, records
 
 
 async def _watch(sidecar: Sidecar, began: float, points: list[Point]) -> None:

@@ -149,6 +149,8 @@ def vllm(home: Path, server: Server, scratch: Path) -> Iterator[Vllm]:
     Raises:
         StandError: it did not start within three minutes.
     """
+    # Asked to end, a command stops its vLLM first: in a session of its own it would go on, and keep the machine busy.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     scratch.mkdir(parents=True, exist_ok=True)
     stdout, log, config = scratch / "vllm.log", scratch / "requests.log", scratch / "logging.json"
     for old in (stdout, log, log.with_suffix(".log.1")):
@@ -190,7 +192,7 @@ def keep_time(process: int = 0) -> None:
 
 
 @contextlib.contextmanager
-def sidecar(  # each is a choice of the experiment
+def sidecar(
     server: Vllm,
     *flags: str,
     tap: bool = False,
@@ -256,11 +258,12 @@ def _wait(url: str, process: subprocess.Popen[bytes], seconds: float, otherwise:
 
 def _stop_session(process: subprocess.Popen[bytes]) -> None:
     """vLLM is several processes; all of them are in one session."""
-    for number, seconds in ((signal.SIGTERM, _STOP_SECONDS), (signal.SIGKILL, 10.0)):
+    try:
+        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(_STOP_SECONDS)
+    finally:
+        # Also where somebody is too impatient to wait.
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
-            break
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
