@@ -63,6 +63,7 @@ class Cell:
         interval: seconds from one sample to the next.
         resident: bytes, at each second.
         growth: bytes a second, fitted to them.
+        uvloop: whether it ran on that instead of on asyncio's own event loop.
     """
 
     engines: int

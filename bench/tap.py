@@ -24,7 +24,7 @@ from bench.launch import first_line, free_port, interpreter, relay
 from bench.measure import Spread, ratio
 from bench.proc import MIB, cpu_seconds, memory
 from bench.results import Row
-from bench.watching import fetch, scrape, sidecar
+from bench.watching import check, fetch, scrape, sidecar
 from kvpressure.signals_exporter import TAP_REQUESTS
 
 LATENCY_GOAL = 0.001
@@ -209,7 +209,9 @@ def _sidecar(upstream: int) -> Iterator[Row]:
             first_line(load)
             time.sleep(_SETTLE)
             busy = _scrape_times(running.listen)
-            passing = scrape(running.listen)[TAP_REQUESTS.metric]
+            said = scrape(running.listen)
+    check(said, 1)
+    passing = said[TAP_REQUESTS.metric]
     if passing < _QUIET:
         raise RuntimeError(f"{passing:g} streams passed through the tap while it was scraped, not {_QUIET}")
     share = seen.cpu * _QUIET * _RATE

@@ -70,7 +70,7 @@ def test_a_healthy_v1():
     assert ["kvpressure_preemptions_per_thousand_requests", "yes"] == row(
         said.stdout, "kvpressure_preemptions_per_thousand"
     )
-    assert "Every headline signal can be derived." in said.stdout
+    assert "Every headline signal of vLLM's metrics can be derived; what users see needs the tap" in said.stdout
 
 
 def test_no_statistics():

@@ -266,7 +266,7 @@ def test_grafanalib_is_known_in_one_place():
         [sys.executable, "-c", code, "bundle", "--out", "nowhere"], check=False, capture_output=True, text=True
     )
 
-    assert (2, "kvpressure bundle: grafanalib is not installed: pip install 'kvpressure[bundle]'\n") == (
+    assert (2, "kvpressure bundle: grafanalib is not installed: in a checkout, pip install '.[bundle]'\n") == (
         said.returncode,
         said.stderr,
     )

@@ -170,7 +170,9 @@ def _report(url: str, exposition: Exposition, version: str, took: float) -> Repo
     # What users see is not vLLM's to tell: those signals come with the tap or the request log.
     headlines = not any(signal.headline and signal.name in missing for signal in CATALOGUE)
     parts.append(
-        "Every headline signal can be derived." if headlines else "Headline signals are missing: see what to change."
+        "Every headline signal of vLLM's metrics can be derived; what users see needs the tap or the log."
+        if headlines
+        else "Headline signals are missing: see what to change."
     )
     return Report("\n\n".join(parts) + "\n", reached=True, headlines_available=headlines)
 

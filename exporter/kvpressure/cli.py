@@ -278,7 +278,7 @@ def _bundle(args: argparse.Namespace) -> int:
         from kvpressure.bundle import config as bundle_config  # noqa: PLC0415
         from kvpressure.bundle import write  # noqa: PLC0415
     except ModuleNotFoundError as fault:
-        raise settings.ConfigError(f"{fault.name} is not installed: pip install 'kvpressure[bundle]'") from fault
+        raise settings.ConfigError(f"{fault.name} is not installed: in a checkout, pip install '.[bundle]'") from fault
     out, files = Path(args.out), write.bundle(bundle_config.load(args.config))
     try:
         if not args.check:

@@ -7,6 +7,11 @@ Severity = Literal["critical", "warning", "info"]
 
 PREFIX = "KVPressure"
 
+_POD = "{{ with $labels.namespace }}{{ . }}/{{ end }}{{ . }}"
+WHERE = f"{{{{ with $labels.pod }}}}{_POD}{{{{ else }}}}{{{{ $labels.instance }}}}{{{{ end }}}}"
+"""Whom an alert is about: on Kubernetes the pod, for an address says nothing there."""
+
+
 PREEMPTION_STORM = PREFIX + "PreemptionStorm"
 REQUESTS_PAUSING = PREFIX + "RequestsPausing"
 LIVELOCK = PREFIX + "Livelock"

@@ -137,7 +137,7 @@ def _sampling(config: BundleConfig) -> list[Panel]:
         TimeSeries(
             "Duty: share of vLLM's event loop",
             "What sampling takes from vLLM's front end: cost of a sample over the time between two. Held under the "
-            "budget (sample.duty) by waiting longer.",
+            "budget (sample.duty-budget) by waiting longer.",
             [Query(worst(_duty(), duty_rank, EXPORTER_LABELS), EXPORTER_NAME)],
             (8, 7),
             look=lines("percentunit"),

@@ -18,7 +18,7 @@ def vllm_down(config: BundleConfig) -> Alert:
         hold(own.hold),
         "",
         "vLLM does not answer.",
-        f"The exporter {{{{ $labels.instance }}}} gets no metrics from its vLLM, which answered within the last "
+        f"The exporter {alert.WHERE} gets no metrics from its vLLM, which answered within the last "
         f"{duration(own.served)} or has had {duration(own.start)} to start. Until it is back nothing is known of its "
         "KV cache, and most likely nobody is served.",
     )
@@ -76,7 +76,7 @@ def signal_missing(config: BundleConfig) -> Alert:
         hold(own.hold),
         "",
         "A signal that the other alerts read is no longer there.",
-        "kvpressure on {{ $labels.instance }} can no longer derive {{ $labels.signal }}, which was there within the "
+        f"kvpressure on {alert.WHERE} can no longer derive {{{{ $labels.signal }}}}, which was there within the "
         f"last {duration(own.within)}. Alerts that read it cannot fire. `kvpressure check` says what is missing.",
     )
 
@@ -100,6 +100,6 @@ def log_stalled(config: BundleConfig) -> Alert:
         hold(own.hold),
         "",
         "vLLM's request log is not read as it is written.",
-        "kvpressure on {{ $labels.instance }} reads nothing from vLLM's log while vLLM generates tokens, or skips "
+        f"kvpressure on {alert.WHERE} reads nothing from vLLM's log while vLLM generates tokens, or skips "
         f"lines, or is more than {number(own.lag)} s late. Pauses and gaps with source log cannot be trusted.",
     )

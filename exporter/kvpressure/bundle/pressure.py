@@ -7,7 +7,7 @@ from kvpressure.bundle.config import BundleConfig
 from kvpressure.bundle.promql import Picker, duration, hold, number
 
 _WHOLE, _ONE_DIGIT, _TWO_DIGITS = (f'{{{{ printf "%.{digits}f" $value }}}}' for digits in range(3))
-_ENGINE = "Engine {{ $labels.engine }} of model {{ $labels.model_name }} ({{ $labels.instance }})"
+_ENGINE = f"Engine {{{{ $labels.engine }}}} of model {{{{ $labels.model_name }}}} ({alert.WHERE})"
 _SLOTS, _BURST = 6, 4
 """Parts of the slow window, of which all but one must have brought a preemption; and as many as are a burst in one."""
 
@@ -85,11 +85,13 @@ def memory_bound(config: BundleConfig) -> Alert:
     """A queue that does not drain because the cache has no room."""
     own, pick = config.memory_bound, Picker(config.select.exporter)
     blocked = pick.one(signals.KV_BLOCKED_RATIO, "window", own.window)
+    # Windows that have only begun are windows, too: who was not there at their start says nothing of all of them.
+    long_enough = pick(signals.REQUESTS_WAITING, offset=max(own.queue, dict(signals.WINDOWS)[own.window]))
     return Alert(
         alert.MEMORY_BOUND,
         "warning",
         f"{blocked} >= {number(own.blocked_ratio)}\nand\n"
-        f"min_over_time({pick(signals.REQUESTS_WAITING, over=own.queue)}) >= 1",
+        f"min_over_time({pick(signals.REQUESTS_WAITING, over=own.queue)}) >= 1\nand\n{long_enough}",
         hold(own.hold),
         hold(own.keep),
         "Requests queue for room in vLLM's KV cache, and the queue does not drain.",

@@ -65,13 +65,15 @@ class Picker:
         series = self(signal, *matchers, f'{label}="{value}"')
         return f"max without ({label}) ({series})"
 
-    def upstream(self, family: Family, function: str = "", *, part: str = "", over: Over = None) -> str:
+    def upstream(
+        self, family: Family, function: str = "", *, part: str = "", over: Over = None, offset: float | None = None
+    ) -> str:
         """A function of what vLLM itself exposes, by every spelling since 0.6: the newest one that is there."""
         total = "_total" if family.kind == "counter" else part
         spellings = []
         for alias in family.aliases:
             where = tuple(f'{name}="{value}"' for name, value in alias.where)
-            series = self._selector(PREFIX + alias.name + total, where, over)
+            series = self._selector(PREFIX + alias.name + total, where, over, offset)
             spellings.append(f"{function}({series})" if function else series)
         return spellings[0] if len(spellings) == 1 else f"({' or '.join(spellings)})"
 

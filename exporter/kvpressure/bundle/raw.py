@@ -17,8 +17,9 @@ from kvpressure.bundle.promql import Picker, duration, hold, number
 from kvpressure.vllm import names
 
 _WHOLE, _TWO_DIGITS = '{{ printf "%.0f" $value }}', '{{ printf "%.2f" $value }}'
-_ENGINE = "Engine {{ $labels.engine }} of model {{ $labels.model_name }} ({{ $labels.instance }})"
+_ENGINE = f"Engine {{{{ $labels.engine }}}} of model {{{{ $labels.model_name }}}} ({alert.WHERE})"
 _STEP = 15.0
+_USAGE_WINDOW = 900.0
 _NO_EXPORTER = " Seen in vLLM's own series alone."
 
 
@@ -89,15 +90,17 @@ def _livelock(config: BundleConfig) -> Alert:
 
 def _memory_bound(config: BundleConfig) -> Alert:
     own, pick = config.memory_bound, Picker(config.raw.vllm)
+    long_enough = pick.upstream(names.WAITING, offset=max(own.queue, _USAGE_WINDOW))
     return Alert(
         alert.MEMORY_BOUND,
         "warning",
-        f"{pick.upstream(names.KV_USAGE, 'avg_over_time', over=900.0)} >= {number(config.raw.usage)}\nand\n"
-        f"{pick.upstream(names.WAITING, 'min_over_time', over=own.queue)} >= 1",
+        f"{pick.upstream(names.KV_USAGE, 'avg_over_time', over=_USAGE_WINDOW)} >= {number(config.raw.usage)}\nand\n"
+        f"{pick.upstream(names.WAITING, 'min_over_time', over=own.queue)} >= 1\nand\n{long_enough}",
         hold(own.hold),
         hold(own.keep),
         "Requests queue for room in vLLM's KV cache, and the queue does not drain.",
-        f"{_ENGINE} used {{{{ $value | humanizePercentage }}}} of its KV cache over the last 15m, and its queue has "
+        f"{_ENGINE} used {{{{ $value | humanizePercentage }}}} of its KV cache over the last "
+        f"{duration(_USAGE_WINDOW)}, and its queue has "
         f"not been empty for {duration(own.queue)}. Users wait for their first token.{_NO_EXPORTER}",
     )
 
@@ -111,6 +114,6 @@ def _vllm_down(config: BundleConfig) -> Alert:
         hold(own.hold),
         "",
         "vLLM does not answer.",
-        f"Prometheus gets no metrics from vLLM {{{{ $labels.instance }}}}, which answered within the last "
+        f"Prometheus gets no metrics from vLLM {alert.WHERE}, which answered within the last "
         f"{duration(own.served)} or has had {duration(own.start)} to start. Most likely nobody is served.",
     )

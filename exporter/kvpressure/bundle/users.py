@@ -25,7 +25,7 @@ def pausing(config: BundleConfig) -> Alert:
         hold(own.hold),
         hold(own.keep),
         "Users see their answers stand still.",
-        "{{ $value | humanizePercentage }} of the requests to model {{ $labels.model_name }} ({{ $labels.instance }}) "
+        f"{{{{ $value | humanizePercentage }}}} of the requests to model {{{{ $labels.model_name }}}} ({alert.WHERE}) "
         f"were paused for longer than the pause threshold within the last {own.window} (page from "
         f"{number(100 * own.share)} %), as the {{{{ $labels.source }}}} sees it, and it goes on. The verdict tells "
         "whether the KV cache is the reason.",
@@ -48,7 +48,7 @@ def gap_high(config: BundleConfig) -> Alert:
         hold(own.hold),
         hold(own.keep),
         "The gaps between tokens are long.",
-        "Model {{ $labels.model_name }} ({{ $labels.instance }}) leaves gaps of {{ $value | humanizeDuration }} "
+        f"Model {{{{ $labels.model_name }}}} ({alert.WHERE}) leaves gaps of {{{{ $value | humanizeDuration }}}} "
         f"between tokens, as the {{{{ $labels.source }}}} sees it: as the 99th percentile (ticket over "
         f"{number(own.p99)} s) or again and again as the longest one (over {number(own.longest)} s).",
     )
@@ -81,6 +81,6 @@ def stall_elsewhere(config: BundleConfig) -> Alert:
         hold(own.hold),
         hold(own.keep),
         "Answers stand still, and not for want of KV cache: look at host, network, compute.",
-        "Streams of engine {{ $labels.engine }} of model {{ $labels.model_name }} ({{ $labels.instance }}) stand still "
+        f"Streams of engine {{{{ $labels.engine }}}} of model {{{{ $labels.model_name }}}} ({alert.WHERE}) stand still "
         f"again and again, for more than {duration(own.hold)}, without a preemption and with room in the KV cache.",
     )
